@@ -1,0 +1,1 @@
+"""Rules of phase D3: ownership and sharding."""

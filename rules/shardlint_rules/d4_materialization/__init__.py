@@ -1,0 +1,1 @@
+"""Rules of phase D4: materialization."""

@@ -1,0 +1,1 @@
+"""Rules of phase D7: runtime."""

@@ -1,0 +1,1 @@
+"""Rules of phase V0: validation."""

@@ -1,0 +1,90 @@
+"""The `checkpoint` section: what lies on disk, read from names, sizes and headers alone."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from .frozen import EMPTY, FrozenDict
+
+
+@frozen(kw_only=True)
+class EntryFacts:
+    """One tensor of one file. `begin` and `end` are byte offsets within the file's data part, as its header says."""
+
+    key: str
+    dtype: str  # the format's own name: F32, BF16, F8_E4M3, ...
+    shape: tuple[int, ...]
+    file: str
+    begin: int
+    end: int
+
+
+@frozen(kw_only=True)
+class FileProblem:
+    """
+    Something wrong with one file. `kind` is one word of a closed list:
+
+    missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
+    unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
+    index-json, index-schema.
+    """
+
+    file: str
+    kind: str
+    detail: str
+    key: str | None = None
+
+
+@frozen(kw_only=True)
+class FileFacts:
+    """
+    One file of the checkpoint folder. `name` is relative to the folder; `size` is in bytes.
+
+    `kind` is safetensors, pickle, gguf, dcp, adapter, lfs-pointer or other; `opened` tells whether its header was read.
+    """
+
+    name: str
+    size: int
+    kind: str
+    opened: bool = False
+    header_bytes: int = 0
+    metadata: FrozenDict = EMPTY
+    tensors: int = 0
+
+
+@frozen(kw_only=True)
+class IndexFacts:
+    """A `*.index.json`: its weight map (key to file name) and the rest of its metadata."""
+
+    name: str
+    weight_map: FrozenDict
+    total_size: int | None = None
+    metadata: FrozenDict = EMPTY
+
+
+@frozen(kw_only=True)
+class CheckpointFacts:
+    """
+    A checkpoint folder or file, nothing executed and no tensor read.
+
+    `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
+    weight files beside them. `config` is the folder's `config.json`, None when there is none.
+    """
+
+    path: str
+    format: str  # safetensors, safetensors-sharded, dcp, gguf, pickle, empty
+    files: tuple[FileFacts, ...] = ()
+    entries: tuple[EntryFacts, ...] = ()
+    extra_entries: tuple[EntryFacts, ...] = ()
+    index: IndexFacts | None = None
+    config: FrozenDict | None = None
+    problems: tuple[FileProblem, ...] = ()
+
+    def entry_by_key(self) -> dict[str, EntryFacts]:
+        """Every stored key with its entry; of a key stored twice the one in the file that the index names."""
+        mapped = self.index.weight_map if self.index else EMPTY
+        found: dict[str, EntryFacts] = {}
+        for entry in self.entries:
+            if entry.key not in found or mapped.get(entry.key) == entry.file:
+                found[entry.key] = entry
+        return found

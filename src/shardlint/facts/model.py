@@ -1,0 +1,160 @@
+"""The `model` section: the finally built module tree, its tensors, and what its class declares."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from .frozen import EMPTY, FrozenDict
+
+
+@frozen(kw_only=True)
+class TensorLayout:
+    """How a DTensor is laid out: mesh axis names (empty when unnamed), mesh shape, placements as text."""
+
+    mesh_axes: tuple[str, ...] = ()
+    mesh_shape: tuple[int, ...] = ()
+    placements: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class TensorFacts:
+    """
+    One parameter or buffer, by identity: tied names are aliases of one record.
+
+    `shape` is the global shape, in elements. `dtype` is torch's name without the prefix (`bfloat16`).
+    `storage` numbers the underlying storages of this snapshot (equal number: same memory) and is None for meta
+    tensors and where no storage can be read. `persistent` is None for parameters.
+    """
+
+    fqn: str
+    aliases: tuple[str, ...]
+    kind: str  # "parameter" or "buffer"
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    requires_grad: bool
+    is_meta: bool
+    persistent: bool | None = None
+    local_shape: tuple[int, ...] | None = None
+    layout: TensorLayout | None = None
+    storage: int | None = None
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether the tensor is a parameter (else it is a buffer)."""
+        return self.kind == "parameter"
+
+    @property
+    def in_state_dict(self) -> bool:
+        """Whether `state_dict()` holds the tensor: parameters and persistent buffers."""
+        return self.kind == "parameter" or bool(self.persistent)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the global tensor."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+@frozen(kw_only=True)
+class ModuleFacts:
+    """One module, by identity. `placeholder` says why the module cannot be executed, when it cannot."""
+
+    fqn: str
+    aliases: tuple[str, ...]
+    qualified_type: str
+    forward_signature: str
+    training: bool
+    placeholder: str | None = None
+
+
+@frozen(kw_only=True)
+class WrapperFacts:
+    """A wrapper that was removed from names: `kind` is activation-checkpoint, compile, ddp or fsdp1."""
+
+    fqn: str
+    kind: str
+    qualified_type: str
+    wrapped_type: str
+
+
+@frozen(kw_only=True)
+class RebuildableBufferFacts:
+    """A derived buffer that its module promises to rebuild, and what is left of the promise."""
+
+    fqn: str
+    has_source: bool
+    has_factory: bool
+    present: bool
+    persistent: bool
+    is_meta: bool
+
+
+@frozen(kw_only=True)
+class ClassDeclaration:
+    """
+    What one module class of the tree declares about loading (Transformers' class attributes).
+
+    `fqn` is the module's name, empty for the root. `tied_weights` is {target: source}; `tied_weights_form` is
+    the Python type that it was written in (`dict`, `list`, `NoneType`, ...).
+    """
+
+    fqn: str
+    qualified_type: str
+    tied_weights: FrozenDict = EMPTY
+    tied_weights_form: str = "NoneType"
+    tied_weights_names: tuple[str, ...] = ()
+    keep_in_fp32: tuple[str, ...] = ()
+    keep_in_fp32_strict: tuple[str, ...] = ()
+    ignore_on_load_missing: tuple[str, ...] = ()
+    ignore_on_load_unexpected: tuple[str, ...] = ()
+    ignore_on_save: tuple[str, ...] = ()
+    no_split_modules: tuple[str, ...] = ()
+    base_model_prefix: str = ""
+    base_model_present: bool = False
+
+
+@frozen(kw_only=True)
+class ModelCounts:
+    """Counts by identity, and the elements of all parameters."""
+
+    modules: int
+    parameters: int
+    buffers: int
+    parameter_elements: int
+
+
+@frozen(kw_only=True)
+class ModelFacts:
+    """The final module tree. `config` is the model's configuration as plain values, None when it has none."""
+
+    qualified_type: str
+    model_type: str | None = None
+    architectures: tuple[str, ...] = ()
+    config: FrozenDict | None = None
+    modules: tuple[ModuleFacts, ...] = ()
+    tensors: tuple[TensorFacts, ...] = ()
+    counts: ModelCounts
+    wrappers: tuple[WrapperFacts, ...] = ()
+    rebuildable_buffers: tuple[RebuildableBufferFacts, ...] = ()
+    declarations: tuple[ClassDeclaration, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[TensorFacts, ...]:
+        """The parameters, in walk order."""
+        return tuple(tensor for tensor in self.tensors if tensor.kind == "parameter")
+
+    @property
+    def buffers(self) -> tuple[TensorFacts, ...]:
+        """The buffers, in walk order."""
+        return tuple(tensor for tensor in self.tensors if tensor.kind != "parameter")
+
+    def tensor_by_name(self) -> dict[str, TensorFacts]:
+        """Every alias of every tensor, with its record."""
+        return {alias: tensor for tensor in self.tensors for alias in tensor.aliases}
+
+    def state_dict_keys(self) -> tuple[str, ...]:
+        """The keys of `state_dict()`: all aliases of parameters and persistent buffers."""
+        return tuple(alias for tensor in self.tensors if tensor.in_state_dict for alias in tensor.aliases)

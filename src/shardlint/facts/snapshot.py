@@ -1,0 +1,78 @@
+"""The whole snapshot: its sections, and why a section is absent."""
+
+from __future__ import annotations
+
+import enum
+
+from attrs import field, frozen
+
+from .checkpoint import CheckpointFacts
+from .contract import ContractFacts, DataFacts
+from .frozen import EMPTY, FrozenDict
+from .load import LoadFacts
+from .model import ModelFacts
+
+FACTS_VERSION = 1
+
+
+class Section(enum.Enum):
+    """A part of the facts that may be absent."""
+
+    BUILD = "build"
+    MODEL = "model"
+    CHECKPOINT = "checkpoint"
+    LOAD = "load"
+    CONTRACT = "contract"
+    DATA = "data"
+
+
+@frozen(kw_only=True)
+class BuildFacts:
+    """
+    The `build` section: how the model came to be. Present when shardlint itself called a builder.
+
+    `failed` with `error_type`, `error` and the innermost frame of the user's code, when building raised.
+    """
+
+    builder: str
+    failed: bool = False
+    error_type: str = ""
+    error: str = ""
+    frame: str = ""
+
+
+@frozen(kw_only=True)
+class Environment:
+    """Where the snapshot was taken: versions by distribution name, and the place in the job."""
+
+    versions: FrozenDict = EMPTY
+    rank: int = 0
+    world_size: int = 1
+
+
+@frozen(kw_only=True)
+class Facts:
+    """
+    The frozen snapshot that rules see. A section that is None is absent; `absent` says why.
+
+    Source: a collector, or a facts file (`shardlint snapshot TARGET -o FILE`).
+    """
+
+    version: int = FACTS_VERSION
+    target: str = ""
+    environment: Environment = field(factory=Environment)
+    build: BuildFacts | None = None
+    model: ModelFacts | None = None
+    checkpoint: CheckpointFacts | None = None
+    load: LoadFacts | None = None
+    contract: ContractFacts | None = None
+    data: DataFacts | None = None
+    absent: FrozenDict = EMPTY
+
+    def has(self, section: Section) -> bool:
+        """Whether the section is present."""
+        return getattr(self, section.value) is not None
+
+    def why_absent(self, section: Section) -> str:
+        """One clause that says why the section is absent."""
+        return str(self.absent.get(section.value, f"no {section.value} facts were collected"))

@@ -1,0 +1,48 @@
+"""What `lint` is pointed at, as live objects. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .contract import Contract, DataPipeline
+
+
+@frozen(kw_only=True)
+class Target:
+    """
+    What a builder may return instead of a bare module: the model and everything that belongs to it.
+
+    `load_info` is what `from_pretrained(..., output_loading_info=True)` returned beside the model, or any mapping
+    with the keys missing_keys, unexpected_keys and (optionally) loaded_keys, mismatched_keys, error_msgs.
+    `checkpoint` is a folder or file. `contract` wins over any provider.
+    """
+
+    model: Any = None
+    optimizer: Any = None
+    checkpoint: str | Path | None = None
+    contract: Contract | None = None
+    load_info: Mapping[str, Any] | None = None
+    data: DataPipeline | None = None
+    name: str = ""
+
+
+@frozen(kw_only=True)
+class LiveTarget:
+    """
+    The live objects that a heavy rule may read, and its limits.
+
+    `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
+    """
+
+    model: Any = None
+    checkpoint: Path | None = None
+    optimizer: Any = None
+    max_memory: int | None = None
+    progress: Callable[[int, int, str], None] | None = None
+    settings: dict[str, Any] = field(factory=dict)

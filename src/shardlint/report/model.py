@@ -1,0 +1,104 @@
+"""The report: everything a run found out, ready for any output format."""
+
+from __future__ import annotations
+
+import enum
+
+from attrs import field, frozen
+
+from ..facts import EMPTY, FrozenDict
+from ..rule import Finding, Severity
+from ..runner import Outcome, Status
+
+REPORT_VERSION = 1
+
+
+class Verdict(enum.Enum):
+    """PASS: exit 0. FAIL: findings at or above the fail level, exit 1. BLOCKED: cannot be trusted, exit 2."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    BLOCKED = "BLOCKED"
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of the command."""
+        return {"PASS": 0, "FAIL": 1, "BLOCKED": 2}[self.value]
+
+
+@frozen(kw_only=True)
+class SuppressedFinding:
+    """A finding that a suppression hides: its reason, and where the suppression stands (`file:line`)."""
+
+    finding: Finding
+    reason: str
+    source: str
+    expires: str | None = None
+
+
+@frozen(kw_only=True)
+class Report:
+    """
+    What a run found out. `fail_level` is None when no severity fails the run.
+
+    `blocked_by` lists why the run cannot be trusted (crashed rules, failed packs, explicitly selected rules that were
+    not evaluated); it is empty when it can.
+    """
+
+    version: int = REPORT_VERSION
+    tool: str = ""
+    target: str = ""
+    verdict: Verdict
+    fail_level: Severity | None = Severity.ERROR
+    findings: tuple[Finding, ...] = ()
+    suppressed: tuple[SuppressedFinding, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    blocked_by: tuple[str, ...] = ()
+    metadata: FrozenDict = EMPTY
+    coverage: FrozenDict | None = None
+    seconds: float = field(default=0.0, eq=False)
+
+    @property
+    def exit_status(self) -> int:
+        """0, 1 or 2: see `Verdict`."""
+        return self.verdict.exit_status
+
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings of severity error."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    def raise_for_errors(self) -> None:
+        """Raise one `LintError` that lists every error, and every reason why the run cannot be trusted."""
+        if self.errors() or self.blocked_by:
+            raise LintError(self)
+
+
+class LintError(Exception):
+    """A lint that found errors, or that cannot be trusted. `report` holds everything."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        lines = [f"{item.code} {item.name} {item.subject}: {item.message}" for item in report.errors()]
+        lines += [f"not trustworthy: {reason}" for reason in report.blocked_by]
+        super().__init__(f"shardlint found {len(report.errors())} error(s)\n" + "\n".join(lines))
+
+
+def verdict_of(findings: tuple[Finding, ...], blocked_by: tuple[str, ...], fail_level: Severity | None) -> Verdict:
+    """BLOCKED beats FAIL, FAIL beats PASS."""
+    if blocked_by:
+        return Verdict.BLOCKED
+    failing = fail_level is not None and any(fail_level <= finding.severity for finding in findings)
+    return Verdict.FAIL if failing else Verdict.PASS
+
+
+def untrusted(outcomes: tuple[Outcome, ...], findings: tuple[Finding, ...]) -> tuple[str, ...]:
+    """Every reason why a run with these outcomes and findings cannot be trusted."""
+    reasons = [f"{item.code} {item.name} crashed: {item.reason}" for item in outcomes if item.status is Status.CRASHED]
+    skipped = (Status.NOT_EVALUATED, Status.BLOCKED)
+    reasons += [
+        f"{item.code} {item.name} was selected by name and is {item.status.value}: {item.reason}"
+        for item in outcomes
+        if item.explicit and (item.status in skipped or item.partial)
+    ]
+    reasons += [f"{item.code} {item.message}" for item in findings if item.code in ("SL002", "SL008")]
+    return tuple(reasons)

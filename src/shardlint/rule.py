@@ -1,0 +1,274 @@
+"""Rules and findings: the vocabulary that the engine, the built-in pack and anybody's pack share."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import field, frozen
+
+from .facts import Facts, FrozenDict, Section
+
+if TYPE_CHECKING:
+    from .live import LiveTarget
+
+CODE_PATTERN = re.compile(r"(?:[DV][0-9]{3}|[A-Z]{2,8}[0-9]{3})\Z")
+NAME_PATTERN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
+PAGE_HEADINGS = ("What it does", "Why it is unsafe", "What to do")
+
+
+class RuleDefinitionError(TypeError):
+    """A rule class that breaks the rules for rules: bad code or name, missing page text, unknown phase."""
+
+
+class NotEvaluated(Exception):  # noqa: N818 - raised by a rule to say so, it is no error
+    """Raised by a rule that finds out, while it runs, that it lacks a fact. The text says which."""
+
+
+class _Ordered(enum.Enum):
+    """An ordered enum that users write by value."""
+
+    @classmethod
+    def from_user(cls, text: str) -> Any:
+        """Return the member that `text` names, in any case. Raises `ValueError` naming the valid values."""
+        for member in cls:
+            if str(member.value).lower() == text.strip().lower():
+                return member
+        valid = ", ".join(str(member.value) for member in cls)
+        raise ValueError(f"expected one of {valid}, got {text!r}")
+
+    @property
+    def order(self) -> int:
+        """Position in the definition: a larger one is later, or worse."""
+        return list(type(self)).index(self)
+
+    def __lt__(self, other: object) -> bool:
+        return self.order < other.order if isinstance(other, type(self)) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return self.order <= other.order if isinstance(other, type(self)) else NotImplemented
+
+
+class Severity(_Ordered):
+    """How bad a finding is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Phase(_Ordered):
+    """The part of a model's life that a rule looks at. `ENGINE` is for shardlint's own diagnostics."""
+
+    ENGINE = "SL"
+    D1 = "D1"
+    D2 = "D2"
+    D3 = "D3"
+    D4 = "D4"
+    D5 = "D5"
+    D6 = "D6"
+    D7 = "D7"
+    V0 = "V0"
+
+    @property
+    def title(self) -> str:
+        """The phase in words."""
+        return _PHASE_TITLES[self.value]
+
+
+_PHASE_TITLES = {
+    "SL": "engine",
+    "D1": "declarations",
+    "D2": "structure",
+    "D3": "ownership and sharding",
+    "D4": "materialization",
+    "D5": "checkpoint",
+    "D6": "optimizer",
+    "D7": "runtime",
+    "V0": "validation",
+}
+
+
+class Cost(enum.Enum):
+    """Light rules read facts; heavy rules read every weight and run only when asked for."""
+
+    LIGHT = "light"
+    HEAVY = "heavy"
+
+
+class SubjectKind(enum.Enum):
+    """What a finding is about."""
+
+    TENSOR = "tensor"
+    UNIT = "unit"
+    MODULE = "module"
+    KEY = "key"
+    FILE = "file"
+    CONFIG = "config"
+    PATTERN = "pattern"
+    FIELD = "field"
+    RULE = "rule"
+    PACK = "pack"
+    RANK = "rank"
+    MODEL = "model"
+
+
+def _frozen_evidence(value: Mapping[str, Any] | None) -> FrozenDict:
+    return value if isinstance(value, FrozenDict) else FrozenDict(value or {})
+
+
+@frozen(kw_only=True)
+class Finding:
+    """
+    One defect: what is wrong with which subject, the evidence, why it is unsafe and what to do.
+
+    `owner` is the FQN of the module or unit that owns the subject, when there is one. `ranks` are the ranks that
+    the finding concerns, empty when it concerns every rank. `key` tells findings of one rule about one subject
+    apart. Raises `ValueError` for an error without `why` or `remediation`, or without subject or message.
+    """
+
+    code: str
+    name: str
+    phase: Phase
+    severity: Severity
+    subject: str
+    kind: SubjectKind
+    message: str
+    evidence: FrozenDict = field(default=FrozenDict(), converter=_frozen_evidence)
+    owner: str | None = None
+    why: str = ""
+    remediation: str = ""
+    related_config: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    key: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("subject", "message"):
+            if not getattr(self, name):
+                raise ValueError(f"{self.code}: a finding needs a {name}")
+        if self.severity is Severity.ERROR and not (self.why.strip() and self.remediation.strip()):
+            raise ValueError(f"{self.code}: an error needs both why and remediation")
+
+
+@frozen
+class Page:
+    """A rule's page: the summary line and its sections, from the docstring of the class."""
+
+    summary: str
+    sections: FrozenDict
+
+    @classmethod
+    def parse(cls, text: str) -> Page:
+        """Split Markdown `text` at its second-level headings."""
+        head, *parts = re.split(r"^## +(.+?) *$", inspect.cleandoc(text), flags=re.MULTILINE)
+        sections = {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+        return cls(head.strip(), FrozenDict(sections))
+
+
+@frozen(kw_only=True)
+class NoOptions:
+    """The options of a rule that has none."""
+
+
+class Rule:
+    """
+    One thing to look for. Subclass it, set the class attributes, write the page as the docstring, yield findings.
+
+    `needs` are the sections without which the rule cannot be evaluated. `blocks` are selectors (codes, prefixes,
+    phases) of rules that make no sense once this one found an error: such a rule is a gate. `options` is an attrs
+    class with defaults for every field; the configured instance is `self.options`.
+
+    A subclass with `abstract=True` in its class line is a base for rules, not a rule. Raises
+    `RuleDefinitionError` when the class is created wrongly.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    phase: ClassVar[Phase]
+    severity: ClassVar[Severity]
+    cost: ClassVar[Cost] = Cost.LIGHT
+    needs: ClassVar[tuple[Section, ...]] = ()
+    blocks: ClassVar[tuple[str, ...]] = ()
+    tags: ClassVar[tuple[str, ...]] = ()
+    related_config: ClassVar[tuple[str, ...]] = ()
+    since: ClassVar[str] = "0.1"
+    options_type: ClassVar[type] = NoOptions
+    page: ClassVar[Page]
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.options_type()
+
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not abstract:
+            _validate(cls)
+
+    def check(self, facts: Facts) -> Iterable[Finding]:
+        """Yield what is wrong. Raise `NotEvaluated` when a fact is missing that decides."""
+        raise NotImplementedError(f"{type(self).__name__} defines no check()")
+
+    def finding(
+        self,
+        *,
+        subject: str,
+        message: str,
+        kind: SubjectKind = SubjectKind.TENSOR,
+        evidence: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+        severity: Severity | None = None,
+        why: str | None = None,
+        remediation: str | None = None,
+        ranks: Iterable[int] = (),
+        key: str = "",
+    ) -> Finding:
+        """Build a finding of this rule; why and remediation come from the rule's page unless given."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            phase=self.phase,
+            severity=severity or self.severity,
+            subject=subject,
+            kind=kind,
+            message=message,
+            evidence=FrozenDict(evidence or {}),
+            owner=owner,
+            why=why if why is not None else str(self.page.sections["Why it is unsafe"]),
+            remediation=remediation if remediation is not None else str(self.page.sections["What to do"]),
+            related_config=self.related_config,
+            ranks=tuple(ranks),
+            key=key,
+        )
+
+
+class HeavyRule(Rule, abstract=True):
+    """A rule that reads weights: evaluated only when asked for, with the live target at hand."""
+
+    cost = Cost.HEAVY
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+        """Yield what is wrong. `live` gives access to the model and the checkpoint files."""
+        raise NotImplementedError(f"{type(self).__name__} defines no check_live()")
+
+
+def _validate(cls: type[Rule]) -> None:
+    def need(condition: bool, text: str) -> None:
+        if not condition:
+            raise RuleDefinitionError(f"rule {cls.__module__}.{cls.__qualname__}: {text}")
+
+    for name, kind in (("code", str), ("name", str), ("phase", Phase), ("severity", Severity)):
+        value = getattr(cls, name, None)
+        need(isinstance(value, kind), f"{name} must be a {kind.__name__}, got {value!r}")
+    need(bool(CODE_PATTERN.match(cls.code)), f"code {cls.code!r} is not a prefix of capitals and three digits")
+    need(bool(NAME_PATTERN.match(cls.name)), f"name {cls.name!r} is not lower-case words joined by hyphens")
+    need(isinstance(cls.cost, Cost), f"cost must be a Cost, got {cls.cost!r}")
+    for name, kind in (("needs", Section), ("blocks", str), ("tags", str), ("related_config", str)):
+        value = getattr(cls, name)
+        good = isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
+        need(good, f"{name} must be a tuple of {kind.__name__}, got {value!r}")
+    need(bool(cls.__doc__), "it has no docstring, and the docstring is the rule's page")
+    cls.page = Page.parse(cls.__doc__ or "")
+    missing = [heading for heading in PAGE_HEADINGS if not cls.page.sections.get(heading)]
+    need(bool(cls.page.summary) and not missing, f"its page lacks {', '.join(missing) or 'a summary'}")
