@@ -11,7 +11,7 @@ from fnmatch import translate
 _DIGITS = re.compile(r"([0-9]+)")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key that orders numbers as numbers: `layers.2` before `layers.10`."""
     parts = _DIGITS.split(name)

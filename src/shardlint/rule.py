@@ -258,16 +258,23 @@ def _validate(cls: type[Rule]) -> None:
         if not condition:
             raise RuleDefinitionError(f"rule {cls.__module__}.{cls.__qualname__}: {text}")
 
-    for name, kind in (("code", str), ("name", str), ("phase", Phase), ("severity", Severity)):
+    wanted: tuple[tuple[str, type], ...] = (("code", str), ("name", str), ("phase", Phase), ("severity", Severity))
+    for name, kind in wanted:
         value = getattr(cls, name, None)
         need(isinstance(value, kind), f"{name} must be a {kind.__name__}, got {value!r}")
     need(bool(CODE_PATTERN.match(cls.code)), f"code {cls.code!r} is not a prefix of capitals and three digits")
     need(bool(NAME_PATTERN.match(cls.name)), f"name {cls.name!r} is not lower-case words joined by hyphens")
     need(isinstance(cls.cost, Cost), f"cost must be a Cost, got {cls.cost!r}")
-    for name, kind in (("needs", Section), ("blocks", str), ("tags", str), ("related_config", str)):
+    members: tuple[tuple[str, type], ...] = (
+        ("needs", Section),
+        ("blocks", str),
+        ("tags", str),
+        ("related_config", str),
+    )
+    for name, member in members:
         value = getattr(cls, name)
-        good = isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
-        need(good, f"{name} must be a tuple of {kind.__name__}, got {value!r}")
+        good = isinstance(value, tuple) and all(isinstance(item, member) for item in value)
+        need(good, f"{name} must be a tuple of {member.__name__}, got {value!r}")
     need(bool(cls.__doc__), "it has no docstring, and the docstring is the rule's page")
     cls.page = Page.parse(cls.__doc__ or "")
     missing = [heading for heading in PAGE_HEADINGS if not cls.page.sections.get(heading)]

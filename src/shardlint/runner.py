@@ -74,11 +74,11 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]
 
 
-class _Rubbish(TypeError):
+class _RubbishError(TypeError):
     """A rule yielded something that is no finding of its own."""
 
 
-class _ChangedInput(RuntimeError):
+class _ChangedInputError(RuntimeError):
     """A rule changed the facts that it was given."""
 
 
@@ -127,11 +127,11 @@ def _evaluate_all(
         status, found, reason = _evaluate_one(facts, item, gates, heavy=heavy, live=live)
         if watch and encode_facts(facts) != pristine:
             facts = decode_facts(pristine)
-            error = _ChangedInput("it changed the facts, which are frozen; its findings are not used")
+            error = _ChangedInputError("it changed the facts, which are frozen; its findings are not used")
             status, reason = Status.CRASHED, str(error)
             found = [rule_crashed(item, error)]
         if any(finding.severity is Severity.ERROR and finding.code == item.rule.code for finding in found):
-            gates.update({selector: item.rule.code for selector in item.rule.blocks})
+            gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
         outcomes.append(_outcome(item, status, found, reason, clock() - started))
         findings.extend(_with_severity(finding, item.severity) for finding in found)
     return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
@@ -188,15 +188,15 @@ def _findings_of(facts: Facts, rule: Rule, live: LiveTarget | None) -> Iterator[
     else:
         result = rule.check_live(facts, live)
     if not isinstance(result, Iterable):
-        raise _Rubbish(f"check() must return or yield findings, it returned {type(result).__name__}")
+        raise _RubbishError(f"check() must return or yield findings, it returned {type(result).__name__}")
     yield from result
 
 
 def _checked(finding: object, rule: Rule) -> Finding:
     if not isinstance(finding, Finding):
-        raise _Rubbish(f"check() must yield Finding objects, it yielded {type(finding).__name__}")
+        raise _RubbishError(f"check() must yield Finding objects, it yielded {type(finding).__name__}")
     if finding.code != rule.code:
-        raise _Rubbish(f"check() must yield findings of {rule.code}, it yielded one of {finding.code}")
+        raise _RubbishError(f"check() must yield findings of {rule.code}, it yielded one of {finding.code}")
     return finding
 
 
@@ -208,7 +208,7 @@ def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
 
 def matches_selector(rule: Rule, selector: str) -> bool:
     """Whether a gate's selector (ALL, a phase, a code or code prefix) covers `rule`."""
-    return selector == "ALL" or rule.phase.value == selector or rule.code.startswith(selector)
+    return selector in ("ALL", rule.phase.value) or rule.code.startswith(selector)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:

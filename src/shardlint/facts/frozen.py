@@ -90,7 +90,9 @@ def freeze(value: Any) -> Any:
         return tuple(freeze(item) for item in value)
     if isinstance(value, (set, frozenset)):
         return tuple(freeze(item) for item in sorted(value, key=repr))
-    raise TypeError(f"expected a plain value (None, bool, number, string, mapping, sequence), got {type(value).__name__}")
+    raise TypeError(
+        f"expected a plain value (None, bool, number, string, mapping, sequence), got {type(value).__name__}"
+    )
 
 
 def thaw(value: Any) -> Any:
