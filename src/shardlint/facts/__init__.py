@@ -15,6 +15,7 @@ from .contract import (
 from .frozen import EMPTY, FrozenDict, freeze, thaw
 from .load import ConversionFacts, LoadFacts, MismatchedKey
 from .model import (
+    WRAPPER_KINDS,
     ClassDeclaration,
     ModelCounts,
     ModelFacts,
@@ -24,14 +25,16 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
-from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
+from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
 
 __all__ = [
     "EMPTY",
     "FACTS_VERSION",
+    "WRAPPER_KINDS",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
+    "CollectionProblem",
     "ContractFacts",
     "ContractProblem",
     "ConversionFacts",
