@@ -225,18 +225,11 @@ def _diagnostics(state: SuppressionState, run: _Run) -> Iterable[Finding]:
     if state.state is State.UNUSED:
         yield _about(state, "SL003", "matched nothing although its rule ran with the facts it needs")
     elif state.state is State.EXPIRED and item.expires is not None:
-        days = (run.today - item.expires).days
-        yield _about(
-            state,
-            "SL004",
-            f"expired on {item.expires} ({_count(days, 'day')} ago); {_count(state.matched, 'finding')} came back",
-        )
+        days, back = _count((run.today - item.expires).days, "day"), _count(state.matched, "finding")
+        yield _about(state, "SL004", f"expired on {item.expires} ({days} ago); {back} came back")
     elif state.state is State.OVER_BROAD:
-        yield _about(
-            state,
-            "SL005",
-            f"matched {_count(state.matched, 'finding')}, it expects at most {item.expect}; all are shown",
-        )
+        count = _count(state.matched, "finding")
+        yield _about(state, "SL005", f"matched {count}, it expects at most {item.expect}; all of them are shown")
 
 
 def _about(state: SuppressionState, code: str, what: str, key: str = "") -> Finding:
