@@ -9,13 +9,20 @@ from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
 _DIGITS = re.compile(r"([0-9]+)")
+_INDEX = re.compile(r"[0-9]{1,18}\Z")  # not str.isdigit(), which takes superscripts that int() refuses
 
 
 @functools.cache
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key that orders numbers as numbers: `layers.2` before `layers.10`."""
     parts = _DIGITS.split(name)
-    return tuple((1, int(part), "") if index % 2 else (0, 0, part) for index, part in enumerate(parts))
+    return tuple(_number_key(part) if index % 2 else (0, 0, part) for index, part in enumerate(parts))
+
+
+def _number_key(digits: str) -> tuple[int, int, str]:
+    """Longer is larger: compared without `int()`, which refuses the thousands of digits of a hostile name."""
+    stripped = digits.lstrip("0")
+    return (1, len(stripped), stripped)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -74,8 +81,8 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def pattern_of(name: str) -> str:
-    """The name with every all-digit segment replaced by `*`: names with the same pattern may be collapsed."""
-    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+    """The name with every index segment replaced by `*`: names with the same pattern may be collapsed."""
+    return ".".join("*" if _INDEX.match(part) else part for part in name.split("."))
 
 
 def collapse(names: Sequence[str]) -> str:
