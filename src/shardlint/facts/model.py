@@ -98,7 +98,8 @@ class ClassDeclaration:
     What one module class of the tree declares about loading (Transformers' class attributes).
 
     `fqn` is the module's name, empty for the root. `tied_weights` is {target: source}; `tied_weights_form` is
-    the Python type that it was written in (`dict`, `list`, `NoneType`, ...).
+    the Python type that it was written in (`dict`, `list`, `NoneType`, ...). `tie_word_embeddings` is the flag of the
+    module's own configuration, None when that has no such flag.
     """
 
     fqn: str
@@ -114,6 +115,7 @@ class ClassDeclaration:
     no_split_modules: tuple[str, ...] = ()
     base_model_prefix: str = ""
     base_model_present: bool = False
+    tie_word_embeddings: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -128,7 +130,12 @@ class ModelCounts:
 
 @frozen(kw_only=True)
 class ModelFacts:
-    """The final module tree. `config` is the model's configuration as plain values, None when it has none."""
+    """
+    The final module tree. `config` is the model's configuration as plain values, None when it has none.
+
+    `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
+    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
+    """
 
     qualified_type: str
     model_type: str | None = None
@@ -140,6 +147,7 @@ class ModelFacts:
     wrappers: tuple[WrapperFacts, ...] = ()
     rebuildable_buffers: tuple[RebuildableBufferFacts, ...] = ()
     declarations: tuple[ClassDeclaration, ...] = ()
+    key_mapping: str | None = None
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:
