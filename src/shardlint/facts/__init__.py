@@ -24,6 +24,7 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
+from .plan import LeftoverKey, LoadRemark, PlanFacts, RepeatedKey, RoundTrip, TensorPlan, TiePlan
 from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
 
 __all__ = [
@@ -46,18 +47,25 @@ __all__ = [
     "FrozenDict",
     "IndexFacts",
     "InvariantOutcome",
+    "LeftoverKey",
     "LoadFacts",
+    "LoadRemark",
     "MismatchedKey",
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "PlanFacts",
     "ProbeFacts",
     "RebuildableBufferFacts",
+    "RepeatedKey",
     "ReplacementFacts",
+    "RoundTrip",
     "Section",
     "SharedStateFacts",
     "TensorFacts",
     "TensorLayout",
+    "TensorPlan",
+    "TiePlan",
     "WrapperFacts",
     "freeze",
     "thaw",

@@ -74,12 +74,17 @@ class FrozenDict(Mapping[str, Any]):
         return (FrozenDict, (self._items,))
 
 
+_PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
+
+
 def freeze(value: Any) -> Any:
     """
     Return `value` with every mapping turned into a `FrozenDict` and every list, tuple or set into a tuple.
 
     Raises `TypeError` for anything that is no plain value (None, bool, number, string) or container of them.
     """
+    if type(value) in _PLAIN_TYPES:  # by far the most frequent case, and the tests below are slow
+        return value
     if isinstance(value, enum.Enum):
         return freeze(value.value)
     if isinstance(value, FrozenDict) or value is None or isinstance(value, (str, int, float)):
