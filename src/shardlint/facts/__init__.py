@@ -25,6 +25,15 @@ from .model import (
     WrapperFacts,
 )
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RepeatedKey, RoundTrip, TensorPlan, TiePlan
+from .ranks import RankDifference, RanksFacts
+from .sharding import (
+    LayoutFacts,
+    MeshFacts,
+    OwnershipFacts,
+    ReductionFacts,
+    ShardingFacts,
+    UnitFacts,
+)
 from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
 
 __all__ = [
@@ -47,25 +56,33 @@ __all__ = [
     "FrozenDict",
     "IndexFacts",
     "InvariantOutcome",
+    "LayoutFacts",
     "LeftoverKey",
     "LoadFacts",
     "LoadRemark",
+    "MeshFacts",
     "MismatchedKey",
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "OwnershipFacts",
     "PlanFacts",
     "ProbeFacts",
+    "RankDifference",
+    "RanksFacts",
     "RebuildableBufferFacts",
+    "ReductionFacts",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",
     "Section",
+    "ShardingFacts",
     "SharedStateFacts",
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
     "TiePlan",
+    "UnitFacts",
     "WrapperFacts",
     "freeze",
     "thaw",

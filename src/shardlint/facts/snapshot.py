@@ -12,6 +12,8 @@ from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
 from .plan import PlanFacts
+from .ranks import RanksFacts
+from .sharding import ShardingFacts
 
 FACTS_VERSION = 1
 
@@ -26,6 +28,8 @@ class Section(enum.Enum):
     LOAD = "load"
     CONTRACT = "contract"
     DATA = "data"
+    SHARDING = "sharding"
+    RANKS = "ranks"
 
 
 @frozen(kw_only=True)
@@ -70,6 +74,8 @@ class Facts:
     load: LoadFacts | None = None
     contract: ContractFacts | None = None
     data: DataFacts | None = None
+    sharding: ShardingFacts | None = None
+    ranks: RanksFacts | None = None
     absent: FrozenDict = EMPTY
 
     def has(self, section: Section) -> bool:
