@@ -26,6 +26,12 @@ from .model import (
 )
 from .ranks import RankDifference, RanksFacts
 from .sharding import (
+    DENSE,
+    EXPERT,
+    LOCAL,
+    ROOT,
+    UNMANAGED,
+    UNTRACKED,
     LayoutFacts,
     MeshFacts,
     OwnershipFacts,
@@ -36,8 +42,14 @@ from .sharding import (
 from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
 
 __all__ = [
+    "DENSE",
     "EMPTY",
+    "EXPERT",
     "FACTS_VERSION",
+    "LOCAL",
+    "ROOT",
+    "UNMANAGED",
+    "UNTRACKED",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
