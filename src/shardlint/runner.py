@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 from .diagnostics import rule_crashed
-from .facts import Facts
+from .facts import Facts, Section
 from .facts.codec import decode_facts, encode_facts
 from .names import natural_key
 from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity
@@ -52,7 +52,11 @@ class SelectedRule:
 
 @frozen(kw_only=True)
 class Outcome:
-    """What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed."""
+    """
+    What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed.
+
+    `lacks` are the sections that the rule needs and the facts do not have.
+    """
 
     code: str
     name: str
@@ -62,6 +66,7 @@ class Outcome:
     reason: str = ""
     partial: bool = False
     explicit: bool = False
+    lacks: tuple[Section, ...] = ()
     pack: str = BUILTIN_PACK
     seconds: float = field(default=0.0, eq=False)
 
@@ -132,7 +137,8 @@ def _evaluate_all(
             found = [rule_crashed(item, error)]
         if any(finding.severity is Severity.ERROR and finding.code == item.rule.code for finding in found):
             gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
-        outcomes.append(_outcome(item, status, found, reason, clock() - started))
+        outcome = _outcome(item, status, found, reason, clock() - started)
+        outcomes.append(evolve(outcome, lacks=_absent(facts, item.rule)) if status is Status.NOT_EVALUATED else outcome)
         findings.extend(_with_severity(finding, item.severity) for finding in found)
     return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
 
@@ -162,10 +168,14 @@ def _evaluate_one(
     gate = next((code for selector, code in gates.items() if matches_selector(rule, selector)), None)
     if gate:
         return Status.BLOCKED, [], f"blocked by {gate}"
-    absent = [section for section in rule.needs if not facts.has(section)]
+    absent = _absent(facts, rule)
     if absent:
         return Status.NOT_EVALUATED, [], "; ".join(facts.why_absent(section) for section in absent)
     return _run(facts, item, live)
+
+
+def _absent(facts: Facts, rule: Rule) -> tuple[Section, ...]:
+    return tuple(section for section in rule.needs if not facts.has(section))
 
 
 def _run(facts: Facts, item: SelectedRule, live: LiveTarget | None) -> tuple[Status, list[Finding], str]:

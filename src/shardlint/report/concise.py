@@ -1,0 +1,31 @@
+"""One line a finding, for grep and for narrow logs."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from ..rule import Finding
+from .model import Report
+from .options import ReportOptions
+from .style import Style, printable
+from .summary import summary_line
+
+
+def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Write `severity CODE name subject: message` for every finding, then the line that sums up."""
+    style = Style(options.color)
+    if not options.quiet:
+        for item in report.findings:
+            stream.write(_line(item, style) + "\n")
+        if options.show_suppressed:
+            for hidden in report.suppressed:
+                reason = printable(f" [suppressed: {hidden.reason}]")
+                stream.write(style.paint(_line(hidden.finding, Style()) + reason, "dim") + "\n")
+        for why in report.blocked_by:
+            stream.write(style.paint("untrusted", "bold", "red") + f" {printable(why)}\n")
+    stream.write(summary_line(report, style) + "\n")
+
+
+def _line(item: Finding, style: Style) -> str:
+    rule = style.paint(f"{item.code} {item.name}", "bold")
+    return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}"
