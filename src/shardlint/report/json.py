@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 import msgspec
-from attrs import fields, frozen
 
 from ..facts import FrozenDict, Section, thaw
 from ..rule import Finding, Phase, Severity, SubjectKind
@@ -16,8 +15,7 @@ from .style import encodable
 from .summary import Summary, summarise
 
 
-@frozen(kw_only=True)
-class JsonFinding:
+class JsonFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One finding. `ranks` is empty when it concerns every rank; `evidence` holds plain values, by rule."""
 
     code: str
@@ -36,8 +34,7 @@ class JsonFinding:
     key: str
 
 
-@frozen(kw_only=True)
-class JsonSuppressed:
+class JsonSuppressed(msgspec.Struct, frozen=True, kw_only=True):
     """A suppressed finding, why it is, and where that is written."""
 
     finding: JsonFinding
@@ -46,8 +43,7 @@ class JsonSuppressed:
     expires: str | None
 
 
-@frozen(kw_only=True)
-class JsonOutcome:
+class JsonOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one rule."""
 
     code: str
@@ -62,16 +58,14 @@ class JsonOutcome:
     pack: str
 
 
-@frozen(kw_only=True)
-class JsonTiming:
+class JsonTiming(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the whole run, and of every rule by its code. The only part that differs from run to run."""
 
     seconds: float
     rules: dict[str, float]
 
 
-@frozen(kw_only=True)
-class JsonReport:
+class JsonReport(msgspec.Struct, frozen=True, kw_only=True):
     """
     The document.
 
@@ -121,11 +115,11 @@ def document(report: Report) -> JsonReport:
 
 
 def _finding(item: Finding) -> JsonFinding:
-    return JsonFinding(**{field.name: getattr(item, field.name) for field in fields(JsonFinding)})
+    return JsonFinding(**{name: getattr(item, name) for name in JsonFinding.__struct_fields__})
 
 
 def _outcome(item: Outcome) -> JsonOutcome:
-    return JsonOutcome(**{field.name: getattr(item, field.name) for field in fields(JsonOutcome)})
+    return JsonOutcome(**{name: getattr(item, name) for name in JsonOutcome.__struct_fields__})
 
 
 def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:

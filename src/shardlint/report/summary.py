@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from attrs import frozen
+import msgspec
 
 from ..facts import FrozenDict, Section
 from ..rule import Severity
@@ -27,8 +27,7 @@ _SECTION_NOUNS = {
 _VERDICT_STYLE = {Verdict.PASS: ("bold", "green"), Verdict.FAIL: ("bold", "red"), Verdict.BLOCKED: ("bold", "red")}
 
 
-@frozen(kw_only=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """How many findings of each severity, and how many rules ended in each status."""
 
     errors: int
