@@ -55,7 +55,11 @@ def run_demo() -> Iterator[Step]:
     from .api import lint
 
     transformers = _transformers()
-    with tempfile.TemporaryDirectory(prefix="shardlint-demo-") as folder, contextlib.chdir(folder), _quiet(transformers):
+    with (
+        tempfile.TemporaryDirectory(prefix="shardlint-demo-") as folder,
+        contextlib.chdir(folder),
+        _quiet(transformers),
+    ):
         checkpoint = Path("tiny-llama")
         _tiny_llama(transformers).save_pretrained(checkpoint, max_shard_size="60KB")
         model, info = _load(transformers, checkpoint)

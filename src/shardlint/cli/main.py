@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return EXIT_UNTRUSTED
-    except Exception as error:  # noqa: BLE001 - the last line of defence: whatever it is, it is not a green run
+    except Exception as error:
         return _unexpected(error, arguments)
     return status if isinstance(status, int) else EXIT_OK
 

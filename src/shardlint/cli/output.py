@@ -143,7 +143,12 @@ def terminal_width() -> int:
 
 
 def report_options(
-    *, color: str = "auto", verbosity: int = 0, collapse: bool = True, show_suppressed: bool = False, timing: bool = False
+    *,
+    color: str = "auto",
+    verbosity: int = 0,
+    collapse: bool = True,
+    show_suppressed: bool = False,
+    timing: bool = False,
 ) -> ReportOptions:
     """The options for standard output."""
     return ReportOptions(

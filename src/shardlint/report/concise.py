@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from ..names import printable
 from ..rule import Finding
 from .model import Report
 from .options import ReportOptions
-from .style import Style, printable
+from .style import Style
 from .summary import summary_line
 
 

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .style import printable
+from ..names import printable
 
 _BULLET = re.compile(r"(?:[-*]|\d+\.) +")
 _NARROWEST = 24

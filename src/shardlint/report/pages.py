@@ -142,7 +142,9 @@ def page_markdown(page: RulePage) -> str:
     parts = [f"# {page.code} {page.name}", page.summary, facts]
     parts += [f"## {title}\n\n{body}" for title, body in page.sections.items()]
     if page.options:
-        rows = [f"- `{name}` (default `{plain(item['default'])}`): {item['help']}" for name, item in page.options.items()]
+        rows = [
+            f"- `{name}` (default `{plain(item['default'])}`): {item['help']}" for name, item in page.options.items()
+        ]
         parts.append("## Options\n\n" + "\n".join(rows))
     if not page.suppressible:
         parts.append("It cannot be suppressed.")

@@ -48,13 +48,6 @@ def wants_color(stream: TextIO, choice: str = "auto", environment: Mapping[str, 
     return stream.isatty() and known.get("TERM") != "dumb"
 
 
-def printable(text: str) -> str:
-    """`text` with everything that is not printable (control characters, direction marks, lone surrogates) escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
 def encodable(value: Any) -> Any:
     """A plain value in whose strings lone surrogates (names that are no UTF-8) are escaped, ready for any encoder."""
     if isinstance(value, str):

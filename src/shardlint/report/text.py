@@ -7,14 +7,14 @@ from itertools import groupby
 from typing import Any, TextIO
 
 from ..facts import FrozenDict
-from ..names import ranges
+from ..names import printable, ranges
 from ..rule import Finding
 from ..runner import Status
 from .collapse import Group, groups
 from .layout import counted, labelled, paragraphs, plain, wrap
 from .model import Report, SuppressedFinding
 from .options import ReportOptions
-from .style import Style, printable
+from .style import Style
 from .summary import summary_line
 
 MOST_ROWS = 20

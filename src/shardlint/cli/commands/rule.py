@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
-from ..base import Command, Problem, choose, echo
+from ..base import Command, choose, echo
 from ..output import terminal_width
 from ..session import color_option, known_pages, pack_options, style_of
 
