@@ -24,6 +24,15 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
+from .ranks import RankDifference, RanksFacts
+from .sharding import (
+    LayoutFacts,
+    MeshFacts,
+    OwnershipFacts,
+    ReductionFacts,
+    ShardingFacts,
+    UnitFacts,
+)
 from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
 
 __all__ = [
@@ -46,18 +55,26 @@ __all__ = [
     "FrozenDict",
     "IndexFacts",
     "InvariantOutcome",
+    "LayoutFacts",
     "LoadFacts",
+    "MeshFacts",
     "MismatchedKey",
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "OwnershipFacts",
     "ProbeFacts",
+    "RankDifference",
+    "RanksFacts",
     "RebuildableBufferFacts",
+    "ReductionFacts",
     "ReplacementFacts",
     "Section",
+    "ShardingFacts",
     "SharedStateFacts",
     "TensorFacts",
     "TensorLayout",
+    "UnitFacts",
     "WrapperFacts",
     "freeze",
     "thaw",

@@ -11,6 +11,8 @@ from .contract import ContractFacts, DataFacts
 from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
+from .ranks import RanksFacts
+from .sharding import ShardingFacts
 
 FACTS_VERSION = 1
 
@@ -24,6 +26,8 @@ class Section(enum.Enum):
     LOAD = "load"
     CONTRACT = "contract"
     DATA = "data"
+    SHARDING = "sharding"
+    RANKS = "ranks"
 
 
 @frozen(kw_only=True)
@@ -67,6 +71,8 @@ class Facts:
     load: LoadFacts | None = None
     contract: ContractFacts | None = None
     data: DataFacts | None = None
+    sharding: ShardingFacts | None = None
+    ranks: RanksFacts | None = None
     absent: FrozenDict = EMPTY
 
     def has(self, section: Section) -> bool:
