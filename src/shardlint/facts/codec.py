@@ -16,14 +16,15 @@ def _enc_hook(value: object) -> Any:
     raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
-def _dec_hook(kind: type, value: object) -> Any:
+def decode_hook(kind: type, value: object) -> Any:
+    """Make a `FrozenDict` of a decoded mapping: msgspec's hook for the types that it does not know."""
     if kind is FrozenDict:
         return freeze(value)
     raise NotImplementedError(f"cannot decode {kind.__name__}")
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_enc_hook)
-_DECODER = msgspec.json.Decoder(Facts, dec_hook=_dec_hook)
+_DECODER = msgspec.json.Decoder(Facts, dec_hook=decode_hook)
 
 
 def encode_facts(facts: Facts) -> bytes:
