@@ -40,9 +40,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                sections.setdefault(getattr(parameter, "section", "Options"), []).append(record)
+                section = "Help" if parameter.name == "help" else getattr(parameter, "section", "Options")
+                sections.setdefault(section, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records, col_max=34)
@@ -107,8 +108,13 @@ def echo(lines: str | Iterable[str]) -> None:
     sys.stdout.write(text + "\n")
 
 
-def choose(name: str, known: Mapping[str, Any], what: str) -> Any:
-    """The value that `known` has for `name`. Raises `Problem` with the nearest name and all valid ones."""
+def choose(name: str, known: Mapping[str, Any], what: str, lister: str = "") -> Any:
+    """
+    The value that `known` has for `name`.
+
+    Raises `Problem` with the nearest name, and either all names or the command `lister` that lists them.
+    """
     if name in known:
         return known[name]
-    raise Problem(f"no {what} {name!r}{did_you_mean(name, known)}; valid: {', '.join(sorted(known))}")
+    valid = f"`{lister}` lists them" if lister else f"valid: {', '.join(sorted(known))}"
+    raise Problem(f"no {what} {name!r}{did_you_mean(name, known)}; {valid}")

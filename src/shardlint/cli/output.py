@@ -7,16 +7,19 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from attrs import frozen
 
-from ..report import Report, Reporter, ReportOptions
+from ..report import BUILTIN_REPORTERS, Report, Reporter, ReportOptions
 from ..report.options import DEFAULT_WIDTH
 from ..report.style import wants_color
 from .base import Problem, choose
+
+if TYPE_CHECKING:
+    from ..plugins.registry import Registry
 
 _NARROWEST = 40
 
@@ -50,6 +53,11 @@ def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tu
         outputs.append(Output(name, reporter, path))
     _distinct(outputs)
     return tuple(outputs)
+
+
+def reporters_of(registry: Registry) -> dict[str, Reporter]:
+    """Output formats by name: the built-in ones, which no pack may replace, and those of packs."""
+    return {**registry.reporters, **BUILTIN_REPORTERS}
 
 
 def _distinct(outputs: Sequence[Output]) -> None:
@@ -128,13 +136,13 @@ def _mode(path: Path) -> int:
     return 0o666 & ~mask
 
 
-def write_text_output(path: str, write: Callable[[TextIO], None]) -> None:
-    """Let `write` write to the file `path`, or to standard output for `-`."""
+def write_whole(path: str, text: str) -> None:
+    """Write `text` to the file `path`, whole or not at all; `-` is standard output."""
     if path == "-":
-        write(sys.stdout)
+        sys.stdout.write(text)
         return
     with atomic_file(Path(path)) as stream:
-        write(stream)
+        stream.write(text)
 
 
 def terminal_width() -> int:

@@ -81,7 +81,9 @@ selection_options = stacked(
         help="Evaluate these rules only: codes, code prefixes, phases (D3), names, tags, packs or ALL, joined by "
         "commas. Repeatable.",
     ),
-    option("Rules", "--extend-select", multiple=True, metavar="RULES", help="Evaluate these rules as well. Repeatable."),
+    option(
+        "Rules", "--extend-select", multiple=True, metavar="RULES", help="Evaluate these rules as well. Repeatable."
+    ),
     option(
         "Rules",
         "--ignore",

@@ -127,13 +127,18 @@ def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, styl
 
 
 def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
-    counts = {key: value for key, value in (report.coverage or {}).items() if isinstance(value, int) and value}
-    if counts:
-        text = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
-        first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
-        yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)
-        yield from rest
-        yield ""
+    coverage = report.coverage
+    if coverage is None or coverage["status"] == "NOT_LOADED":
+        return
+    parts = [str(coverage["status"]).lower()]
+    for what, counts in coverage["counts"].items():
+        numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
+        parts += [f"{what}: {numbers}"] if numbers else []
+    text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
+    first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
+    yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)
+    yield from rest
+    yield ""
 
 
 def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:

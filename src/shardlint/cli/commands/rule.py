@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
@@ -30,13 +32,15 @@ from ..session import color_option, known_pages, pack_options, style_of
 )
 @color_option
 @pack_options
-def command(rules: tuple[str, ...], everything: bool, output_format: str, color: str, **packs: object) -> None:
+def command(rules: tuple[str, ...], everything: bool, output_format: str, color: str, **packs: Any) -> None:
     """Explain a rule: what it looks for, why that is unsafe, what to do, its options."""
     if bool(rules) == everything:
         raise click.UsageError("expected the code or name of a rule, or --all")
     pages = known_pages(**packs)
     known = by_code_and_name(pages)
-    chosen = pages if everything else [choose(_spelling(rule, known), known, "rule") for rule in rules]
+    chosen = (
+        pages if everything else [choose(_spelling(rule, known), known, "rule", "shardlint rules") for rule in rules]
+    )
     if output_format == "json":
         from ...report.json import encode
 

@@ -50,14 +50,16 @@ def command(
     disable_pack: tuple[str, ...],
 ) -> None:
     """List rules: code, name, severity, summary. SELECTOR is a code, prefix, phase, name, tag, pack or ALL."""
-    from ...selection import flag_layer, select_rules
+    from ...selection import Item, Layer, flag_layer, select_rules
+    from ...source import Source
 
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     layer = flag_layer(select, extend_select, ignore, severity)
     decisions: Sequence[Decision] = select_rules(registry.rules, (*settings.layers, layer)).decisions
     if selectors:
-        chosen = select_rules(registry.rules, (flag_layer(select=selectors),))
+        asked = Layer(select=tuple(Item(text, Source(text="SELECTOR")) for text in selectors))
+        chosen = select_rules(registry.rules, (asked,))
         wanted = {item.rule.rule_class.code for item in chosen.decisions if item.enabled}
         decisions = [item for item in decisions if item.rule.rule_class.code in wanted]
     if output_format == "json":
