@@ -21,7 +21,7 @@ from .facts import Facts
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
 from .rule import Severity
-from .runner import evaluate, sort_findings
+from .runner import SelectedRule, evaluate, sort_findings
 from .suppress import Suppressed, apply_suppressions
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from .contract import Contract, DataPipeline
     from .plugins.registry import Registry
     from .selection import Layer, Selection
-
-ConfigChoice = "Settings | str | Path | Literal[False] | None"
 
 
 @frozen(kw_only=True)
@@ -52,6 +50,7 @@ class Session:
     settings: Settings
     registry: Registry
     selection: Selection
+    rules: tuple[SelectedRule, ...]
     fail_level: Severity | None
     heavy: bool
     today: date
@@ -60,8 +59,7 @@ class Session:
     def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
         started = time.perf_counter()
-        rules = self.selection.to_run(self.settings.rule_options(self.registry.rules))
-        evaluation = evaluate(facts, rules, heavy=self.heavy, live=live)
+        evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
         engine = (*self.registry.diagnostics, *self.selection.diagnostics)
         found = sort_findings((*evaluation.findings, *engine))
         suppressions = self.settings.suppressions if self.suppress else ()
@@ -106,16 +104,20 @@ def open_session(
     """
     Decide everything that can be decided without facts. What is None is taken from `settings`.
 
-    `layers` come above those of the settings. Raises `SelectionError` for selectors that name nothing.
+    `layers` come above those of the settings. Raises `SelectionError` for selectors that name nothing and
+    `ConfigError` for options that a rule does not take.
     """
+    from .config import rule_options
     from .selection import select_rules
 
     registry = load_registry(settings) if registry is None else registry
+    selection = select_rules(registry.rules, (*settings.layers, *layers))
     level = settings.fail_level if fail_level is None else fail_level
     return Session(
         settings=settings,
         registry=registry,
-        selection=select_rules(registry.rules, (*settings.layers, *layers)),
+        selection=selection,
+        rules=selection.to_run(rule_options(settings, registry.rules)),
         fail_level=level if isinstance(level, Severity) else None,
         heavy=heavy or settings.heavy,
         today=today or date.today(),

@@ -84,10 +84,8 @@ def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
     from .errors import describe
 
     text, known = describe(error)
-    if known:
-        click.echo(f"Error: {text}", err=True)
-    else:
-        click.echo(f"shardlint: internal error: {text}", err=True)
+    head = "Error:" if known else "shardlint: internal error:"
+    click.echo(f"{head}\n{text}" if "\n" in text else f"{head} {text}", err=True)
     if os.environ.get("SHARDLINT_DEBUG", "0") not in ("", "0") or {"-v", "--verbose"} & set(arguments):
         import traceback
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..names import printable
 from ..report.pages import RulePage, all_pages
 from ..report.style import Style, wants_color
 from .base import option
@@ -126,7 +127,10 @@ def load(config: str | None, isolated: bool) -> Settings:
 
     if config is not None and isolated:
         raise click.UsageError("--config and --isolated exclude each other")
-    return load_settings(Path.cwd(), explicit=Path(config) if config else None, isolated=isolated)
+    settings = load_settings(Path.cwd(), explicit=Path(config) if config else None, isolated=isolated)
+    for warning in settings.warnings:
+        click.echo(f"Warning: {printable(warning)}", err=True)
+    return settings
 
 
 def packs_of(settings: Settings, require: tuple[str, ...] = (), disable: tuple[str, ...] = ()) -> Registry:

@@ -17,16 +17,18 @@ def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> Non
     style = Style(options.color)
     if not options.quiet:
         for item in report.findings:
-            stream.write(_line(item, style) + "\n")
+            stream.write(finding_line(item, style) + "\n")
         if options.show_suppressed:
             for hidden in report.suppressed:
                 reason = printable(f" [suppressed: {hidden.reason}]")
-                stream.write(style.paint(_line(hidden.finding, Style()) + reason, "dim") + "\n")
+                stream.write(style.paint(finding_line(hidden.finding) + reason, "dim") + "\n")
         for why in report.blocked_by:
             stream.write(style.paint("untrusted", "bold", "red") + f" {printable(why)}\n")
     stream.write(summary_line(report, style) + "\n")
 
 
-def _line(item: Finding, style: Style) -> str:
+def finding_line(item: Finding, style: Style | None = None) -> str:
+    """The line of one finding; names in it are made safe to show."""
+    style = style or Style()
     rule = style.paint(f"{item.code} {item.name}", "bold")
     return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}"

@@ -53,7 +53,8 @@ _verdict_options = stacked(
         "--fail-level",
         type=click.Choice(["info", "warning", "error", "never"]),
         metavar="LEVEL",
-        help="Findings of this severity and above give exit status 1: info, warning, error, or never. [default: that of the configuration, else error]",
+        help="Findings of this severity and above give exit status 1: info, warning, error, or never. "
+        "[default: that of the configuration, else error]",
     ),
     option("Verdict", "--exit-zero", is_flag=True, help="Exit with 0 instead of 1; 2 stays 2."),
     as_of_option,
@@ -84,6 +85,7 @@ _output_options = stacked(
 @_output_options
 @pack_options
 def command(
+    *,
     target: str,
     checkpoint: str | None,
     contract: str | None,

@@ -25,6 +25,7 @@ _COLORS = {"loaded": "green", "failed": "red", "disabled": "dim"}
 @color_option
 @pack_options
 def command(
+    *,
     output_format: str,
     color: str,
     config: str | None,

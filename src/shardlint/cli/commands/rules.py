@@ -36,6 +36,7 @@ _STATE = {True: "on", False: "off"}
 @color_option
 @pack_options
 def command(
+    *,
     selectors: tuple[str, ...],
     enabled: bool,
     output_format: str,

@@ -25,6 +25,7 @@ from ..targets import Request, obtain, target_options
 )
 @pack_options
 def command(
+    *,
     target: str,
     checkpoint: str | None,
     contract: str | None,

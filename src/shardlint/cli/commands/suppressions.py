@@ -45,6 +45,7 @@ _COLORS = {"active": "green", "expired": "red", "over-broad": "red", "unused": "
 @color_option
 @pack_options
 def command(
+    *,
     target: str | None,
     output_format: str,
     checkpoint: str | None,
