@@ -75,7 +75,7 @@ class FrozenDict(Mapping[str, Any]):
         return (FrozenDict, (self._items,))
 
 
-_PLAIN = (str, int, bool)
+_PLAIN = frozenset({str, int, bool, type(None)})
 _NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
@@ -89,7 +89,7 @@ def freeze(value: Any) -> Any:
     Raises `TypeError` for anything that is no plain value (None, bool, number, string) or container of them, and for
     two keys that are the same string.
     """
-    if value is None or type(value) in _PLAIN or isinstance(value, FrozenDict):
+    if type(value) in _PLAIN or isinstance(value, FrozenDict):
         return value
     if isinstance(value, enum.Enum):
         return freeze(value.value)
