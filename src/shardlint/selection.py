@@ -20,7 +20,7 @@ from attrs import evolve, field, frozen
 
 from .diagnostics import DIAGNOSTICS, diagnostic
 from .rule import Finding, Severity
-from .runner import SelectedRule
+from .runner import SelectedRule, to_selected
 from .selectors import RegisteredRule, Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
 
@@ -83,15 +83,8 @@ class Decision:
 
     def selected(self, options: Mapping[str, Any] | None = None) -> SelectedRule:
         """The rule ready to run, with its options from `options` (code to options instance)."""
-        cls = self.rule.rule_class
-        return SelectedRule(
-            rule=cls((options or {}).get(cls.code)),
-            explicit=self.explicit,
-            severity=self.severity,
-            pack=self.rule.pack,
-            pack_version=self.rule.version,
-            pack_root=self.rule.root,
-        )
+        chosen = (options or {}).get(self.rule.rule_class.code)
+        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
 @frozen(kw_only=True)

@@ -36,6 +36,14 @@ class RegisteredRule(Protocol):
     def root(self) -> str:
         """The folder of that pack."""
 
+    @property
+    def dist(self) -> str:
+        """The name of that pack's distribution, empty for a local pack."""
+
+    @property
+    def issues_url(self) -> str:
+        """Where that pack's authors take bug reports."""
+
 
 @frozen
 class Match:

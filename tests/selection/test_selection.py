@@ -27,10 +27,13 @@ class Registered:
     pack: str = "shardlint"
     version: str = "1.0"
     root: str = "/pack"
+    dist: str = "acme"
+    issues_url: str = ""
 
 
 def rule(code, name, phase, *, tags=(), pack="shardlint"):
     members = {"code": code, "name": name, "phase": phase, "severity": Severity.ERROR, "tags": tags, "__doc__": PAGE}
+    members["check"] = lambda self, facts: ()
     return Registered(type(name.title().replace("-", ""), (Rule,), members), pack)
 
 
