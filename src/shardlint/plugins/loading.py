@@ -117,7 +117,7 @@ def _introduce(manager: pluggy.PluginManager, plugin: object, pack: LoadedPack) 
         info = peeked() if callable(peeked) else None
         if isinstance(info, PackInfo):
             _check_api(info, pack.origin, _frame_of(peeked))
-        raise PackFault(f"a hook does not fit: {_last_line(error)}") from error
+        raise _misfit(manager, plugin) or PackFault(f"a hook does not fit: {' '.join(str(error).split())}") from error
     impls = manager.hook.shardlint_pack.get_hookimpls()
     if not impls:
         _check_hooks(manager, plugin)
@@ -132,8 +132,17 @@ def _introduce(manager: pluggy.PluginManager, plugin: object, pack: LoadedPack) 
     return info
 
 
-def _last_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+def _misfit(manager: pluggy.PluginManager, plugin: object) -> PackFault | None:
+    """Name the first hook of `plugin` that takes an argument which shardlint does not give."""
+    for name in HOOKS:
+        given = getattr(manager.hook, name).spec.argnames
+        function = getattr(plugin, name, None)
+        taken = inspect.signature(function).parameters if inspect.isroutine(function) else ()
+        extra = [argument for argument in taken if argument not in given]
+        if extra:
+            offer = f"it takes {', '.join(given)}" if given else "it takes none"
+            return PackFault(f"{name}() has no argument {extra[0]!r}; {offer}", _frame_of(function))
+    return None
 
 
 def _check_api(info: PackInfo, origin: Origin, frame: str) -> None:
