@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 @config_options
 def show(output_format: str, config: str | None, isolated: bool) -> None:
-    """Show the settings that hold in this folder, and where each of them stands."""
+    """Show the settings that hold here, and where each stands."""
     settings = load(config, isolated)
     if output_format == "json":
         from ...report.json import encode
