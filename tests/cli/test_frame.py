@@ -86,10 +86,10 @@ def test_the_examples_in_the_help_are_real_usage():
         for line, _ in getattr(command, "examples", ()):
             for part in line.removeprefix('eval "$(').removesuffix(')"').split(" | "):
                 words = part.split()
-                command = next(key for key in (" ".join(words[1:3]), words[1]) if key in FLAGS)
+                used_by = next(key for key in (" ".join(words[1:3]), words[1]) if key in FLAGS)
                 used = {word for word in words if word.startswith("-") and word != "-"}
                 assert words[0] == "shardlint"
-                assert used <= FLAGS[command], f"{name}: {line}"
+                assert used <= FLAGS[used_by], f"{name}: {line}"
 
 
 def test_every_command_says_what_it_does_in_the_overview(run):
