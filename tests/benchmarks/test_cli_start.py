@@ -22,6 +22,12 @@ modules = [name for name in sys.modules if name.partition(".")[0] not in sys.std
 print(*[name for name in modules if name.partition(".")[0] not in own and not name.startswith("_")])
 """
 
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
 
 def third_party(arguments, environment):
     done = subprocess.run(
@@ -39,7 +45,8 @@ def best(command, environment):
     return min(times)
 
 
-@pytest.mark.parametrize(("arguments", "limit"), [(("--version",), 1.5), (("rules",), 4.0)])
+# `rules` imports every rule and builds the classes of all facts, settings and packs: that is work, not start.
+@pytest.mark.parametrize(("arguments", "limit"), [(("--version",), 1.5), (("rules",), 3.5)])
 def test_start_against_third_party_imports(tmp_path, arguments, limit):
     """Bytecode is cached, as it is for an installed package; both are measured in one run, the best of several."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -47,5 +54,5 @@ def test_start_against_third_party_imports(tmp_path, arguments, limit):
     names = third_party(arguments, environment)
     assert "click" in names
     ours = best([sys.executable, "-m", "shardlint", *arguments], environment)
-    theirs = best([sys.executable, "-c", "import importlib\n" + "\n".join(f"importlib.import_module({n!r})" for n in names)], environment)
+    theirs = best([sys.executable, "-c", IMPORT_ALL, *names], environment)
     assert ours / theirs < limit
