@@ -11,6 +11,7 @@ from .contract import ContractFacts, DataFacts
 from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
+from .plan import PlanFacts
 from .ranks import RanksFacts
 from .sharding import ShardingFacts
 
@@ -23,6 +24,7 @@ class Section(enum.Enum):
     BUILD = "build"
     MODEL = "model"
     CHECKPOINT = "checkpoint"
+    PLAN = "plan"
     LOAD = "load"
     CONTRACT = "contract"
     DATA = "data"
@@ -68,6 +70,7 @@ class Facts:
     build: BuildFacts | None = None
     model: ModelFacts | None = None
     checkpoint: CheckpointFacts | None = None
+    plan: PlanFacts | None = None
     load: LoadFacts | None = None
     contract: ContractFacts | None = None
     data: DataFacts | None = None
