@@ -64,7 +64,9 @@ class CheckpointWrapperNesting(Rule):
                 yield self.finding(
                     subject=collapse(names),
                     kind=SubjectKind.MODULE,
-                    message=f"{len(names)} checkpoint wrappers below the repeated block, none around {_block_of(names[0])}",
+                    message=(
+                        f"{len(names)} checkpoint wrappers below the repeated block, none around {_block_of(names[0])}"
+                    ),
                     evidence={"wrappers": tuple(names)},
                 )
 

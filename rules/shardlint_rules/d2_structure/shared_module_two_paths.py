@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import ROOT, ModuleFacts, ShardingFacts
+from shardlint.facts import ROOT, ModelFacts, ModuleFacts, ShardingFacts
 
 
 class SharedModuleTwoPaths(Rule):
@@ -18,8 +18,8 @@ class SharedModuleTwoPaths(Rule):
     is right; without units there is nothing to report.
 
     ## Why it is unsafe
-    Its parameters belong to the unit that was wrapped first. When the module runs inside the other unit, nothing gathers
-    them: the forward fails on sharded tensors, or frees them while the first unit still needs them.
+    Its parameters belong to the unit that was wrapped first. When the module runs inside the other unit, nothing
+    gathers them: the forward fails on sharded tensors, or frees them while the first unit still needs them.
 
     ## What to do
     Wrap the shared module as a unit of its own before its parents are wrapped, or leave all of them to one unit.
@@ -35,13 +35,15 @@ class SharedModuleTwoPaths(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
         assert facts.sharding is not None
-        units = _unit_modules(facts.sharding)
+        shared = [module for module in facts.model.modules if len(module.aliases) > 1]
+        units = _unit_modules(facts.sharding, facts.model) if shared else {}
+        holders = _with_parameters(facts.model) if units else set()
         told: list[str] = []
-        for module in facts.model.modules:
-            if len(module.aliases) < 2 or not units or _below(module, told) or not _has_parameters(facts, module):
+        for module in shared:
+            if module.fqn not in holders or module.fqn in units or _below(module, told):
                 continue
             homes = {alias: _home(alias, units) for alias in module.aliases}
-            if len(set(homes.values())) > 1 and not set(module.aliases) & units:
+            if len(set(homes.values())) > 1:
                 told.extend(module.aliases)
                 yield self.finding(
                     subject=module.fqn,
@@ -55,17 +57,18 @@ class SharedModuleTwoPaths(Rule):
                 )
 
 
-def _unit_modules(sharding: ShardingFacts) -> set[str]:
-    """The modules whose forward gathers parameters; DDP keeps them whole."""
-    return {name for unit in sharding.units if unit.kind not in ("ddp", "replicate") for name in unit.modules}
+def _unit_modules(sharding: ShardingFacts, model: ModelFacts) -> dict[str, str]:
+    """Every name of the modules whose forward gathers parameters, with the module's first; DDP keeps them whole."""
+    names = {name for unit in sharding.units if unit.kind not in ("ddp", "replicate") for name in unit.modules}
+    return {alias: module.fqn for module in model.modules if module.fqn in names for alias in module.aliases}
 
 
-def _home(name: str, units: set[str]) -> str:
+def _home(name: str, units: dict[str, str]) -> str:
     """The innermost unit that encloses a module of that name."""
     while name:
         name = name.rpartition(".")[0]
         if name in units:
-            return name
+            return units[name]
     return ROOT
 
 
@@ -73,7 +76,13 @@ def _below(module: ModuleFacts, told: list[str]) -> bool:
     return any(module.fqn.startswith(f"{name}.") for name in told)
 
 
-def _has_parameters(facts: Facts, module: ModuleFacts) -> bool:
-    assert facts.model is not None
-    prefix = f"{module.fqn}."
-    return any(alias.startswith(prefix) for tensor in facts.model.parameters for alias in tensor.aliases)
+def _with_parameters(model: ModelFacts) -> set[str]:
+    """Every name of a module that holds a parameter, at any depth."""
+    found: set[str] = set()
+    for tensor in model.parameters:
+        for alias in tensor.aliases:
+            name = alias.rpartition(".")[0]
+            while name and name not in found:
+                found.add(name)
+                name = name.rpartition(".")[0]
+    return found

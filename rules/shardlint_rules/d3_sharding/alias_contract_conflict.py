@@ -53,12 +53,8 @@ class AliasContractConflict(Rule):
         for pair in _declared_ties(facts):
             ends = [records[name] for name in pair if name in records]
             apart = len(ends) == 2 and ends[0].identity != ends[1].identity and ends[0].owner != ends[1].owner
-            if (
-                any(end.origin is None for end in ends)
-                and apart
-                and not told.intersection(pair)
-                and any(end.managed for end in ends)
-            ):
+            tellable = any(end.origin is None for end in ends) and any(end.managed for end in ends)
+            if apart and tellable and not told.intersection(pair):
                 yield self.conflict(sharding, ends, ordered(pair), "are declared as tied")
 
     def conflict(
@@ -92,7 +88,7 @@ def _described(sharding: ShardingFacts, record: OwnershipFacts) -> Mapping[str, 
 
 
 def _declared_ties(facts: Facts) -> Iterator[tuple[str, str]]:
-    if facts.model is None or not (facts.model.config or {}).get("tie_word_embeddings"):
+    if facts.model is None or facts.model.config is None or not facts.model.config.get("tie_word_embeddings"):
         return
     for item in facts.model.declarations:
         prefix = f"{item.fqn}." if item.fqn else ""

@@ -36,7 +36,7 @@ class MonolithicRootUnit(Rule):
     rank at once, which is what sharding was to avoid. It shows as an out-of-memory, or as no overlap of communication.
 
     ## What to do
-    Wrap each repeated block as a unit before wrapping the root; check that the wrap declaration names the block's class.
+    Wrap each repeated block as a unit before wrapping the root; check that the wrap declaration names its class.
     """
 
     code = "D314"

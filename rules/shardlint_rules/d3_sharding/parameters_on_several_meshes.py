@@ -9,6 +9,7 @@ from attrs.validators import in_
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.names import ranges
 
 from ._words import live, once, ordered, sharding_of
 
@@ -77,12 +78,6 @@ def _by_mesh(sharding: ShardingFacts) -> dict[str, list[OwnershipFacts]]:
         unknown = "mesh" in layout.unknown or layout.flat is not None
         if record.requires_grad and record.optimized is not False and not unknown:
             mesh = sharding.mesh(layout.mesh)
-            text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {_ranks(mesh.ranks)}"
+            text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {ranges(mesh.ranks)}"
             found.setdefault(text, []).append(record)
     return found
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    from shardlint.names import ranges
-
-    return ranges(ranks)

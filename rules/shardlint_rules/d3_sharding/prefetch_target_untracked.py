@@ -49,7 +49,7 @@ class PrefetchTargetUntracked(Rule):
                     subject=unit.name,
                     kind=SubjectKind.UNIT,
                     owner=unit.owner,
-                    message=f"expected another unit of the tree as {direction} prefetch target, found {wrong}: {target}",
+                    message=f"expected another unit of the tree to be prefetched {direction}, found {wrong}: {target}",
                     evidence={"direction": direction, "targets": targets},
                     key=f"{direction}:{target}",
                 )

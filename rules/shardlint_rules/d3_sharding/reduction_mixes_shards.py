@@ -26,8 +26,8 @@ class ReductionMixesShards(Rule):
     ## What it does
     Compares what every rank of a parameter's reduction held *before* data-parallel sharding: the boxes that tensor or
     expert parallelism gave it, the names of its parameters where ranks were compared, or, for a plain tensor of
-    experts smaller than the config's number of experts, whether so many ranks can hold the same experts at all. Names of
-    mesh axes play no part.
+    experts smaller than the config's number of experts, whether so many ranks can hold the same experts at all. Names
+    of mesh axes play no part.
 
     ## Why it is unsafe
     Different experts (or different slices of one matrix) are averaged with each other in every step. They become the
@@ -47,9 +47,8 @@ class ReductionMixesShards(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
-        absent = {
-            item.fqn: item for item in (facts.ranks.differences if facts.ranks else ()) if item.field == "present"
-        }
+        differences = facts.ranks.differences if facts.ranks else ()
+        absent = {item.fqn: item for item in differences if item.field == "present"}
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
         for record in once(live(sharding.parameters)):
             reduction = sharding.reduction_of(record)

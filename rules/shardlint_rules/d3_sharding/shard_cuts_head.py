@@ -45,8 +45,8 @@ class ShardCutsHead(Rule):
 
     ## What it does
     For attention projections, stacked experts and token embeddings that tensor or expert parallelism cuts, divides the
-    config's number of heads, key-value heads, experts or tokens by the size of the mesh axis, and lists the degrees that
-    are valid. Data-parallel shards are gathered before use and may cut anything. Key-value heads that are
+    config's number of heads, key-value heads, experts or tokens by the size of the mesh axis, and lists the degrees
+    that are valid. Data-parallel shards are gathered before use and may cut anything. Key-value heads that are
     replicated on purpose are named in the option `replicated`.
 
     ## Why it is unsafe
@@ -68,9 +68,8 @@ class ShardCutsHead(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding, config = sharding_of(facts), facts.model.config if facts.model else None
-        cut = [
-            record for record in once(live(sharding.parameters)) if sharding.layout_of(record).source_mesh is not None
-        ]
+        records = once(live(sharding.parameters))
+        cut = [record for record in records if sharding.layout_of(record).source_mesh is not None]
         if cut and not config:
             raise NotEvaluated("the model has no configuration that says how many heads and experts there are")
         for record in cut:

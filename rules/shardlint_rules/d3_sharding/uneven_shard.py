@@ -27,8 +27,8 @@ class UnevenShard(Rule):
 
     ## Why it is unsafe
     Uneven shards are padded in communication and are easily mistaken by code that takes the local size for the global
-    one divided by the ranks. Empty shards break statistics and fused kernels. A dim that is cut twice unevenly is refused
-    up to torch 2.7, and later versions describe it wrongly on some ranks.
+    one divided by the ranks. Empty shards break statistics and fused kernels. A dim that is cut twice unevenly is
+    refused up to torch 2.7, and later versions describe it wrongly on some ranks.
 
     ## What to do
     Choose sizes that the degrees divide (pad the vocabulary), or shard another dim.
