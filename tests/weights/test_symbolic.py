@@ -187,7 +187,7 @@ def draw_operation(data, shape):
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_chains_against_index_tensors(data):
     shapes = data.draw(st.lists(st.lists(st.integers(1, 6), max_size=3).map(tuple), min_size=1, max_size=2))
     real, symbolic = leaves(shapes)

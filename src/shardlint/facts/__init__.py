@@ -27,6 +27,12 @@ from .model import (
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RepeatedKey, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
 from .sharding import (
+    DENSE,
+    EXPERT,
+    LOCAL,
+    ROOT,
+    UNMANAGED,
+    UNTRACKED,
     LayoutFacts,
     MeshFacts,
     OwnershipFacts,
@@ -37,8 +43,14 @@ from .sharding import (
 from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
 
 __all__ = [
+    "DENSE",
     "EMPTY",
+    "EXPERT",
     "FACTS_VERSION",
+    "LOCAL",
+    "ROOT",
+    "UNMANAGED",
+    "UNTRACKED",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",

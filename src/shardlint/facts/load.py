@@ -32,9 +32,15 @@ class ConversionFacts:
 
 @frozen(kw_only=True)
 class LoadFacts:
-    """The retained load report. `loaded` is None when the loader did not say which keys it loaded."""
+    """
+    The retained load report. `loaded` is None when the loader did not say which keys it loaded.
+
+    `reported` is False when nobody retained the keys and only recorded conversions are known: `missing`, `unexpected`
+    and `mismatched` are then empty and mean nothing.
+    """
 
     loader: str
+    reported: bool = True
     loaded: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()

@@ -21,9 +21,12 @@ class TensorFacts:
     """
     One parameter or buffer, by identity: tied names are aliases of one record.
 
-    `shape` is the global shape, in elements. `dtype` is torch's name without the prefix (`bfloat16`).
-    `storage` numbers the underlying storages of this snapshot (equal number: same memory) and is None for meta
-    tensors and where no storage can be read. `persistent` is None for parameters.
+    `fqn` is the smallest alias. `shape` is the global shape, in elements. `dtype` is torch's name without the prefix
+    (`bfloat16`). `storage` numbers the places in memory at which the tensors of this snapshot begin (equal number:
+    same first element) and is None for meta tensors and where no memory can be read. `persistent` is None for
+    parameters; `hidden_aliases` are names under which a buffer is registered as non-persistent although another name
+    is persistent. `unreadable` says why shape, dtype or device could not be read (an uninitialised lazy parameter, a
+    tensor class that refuses): they are then empty and mean nothing.
     """
 
     fqn: str
@@ -38,6 +41,8 @@ class TensorFacts:
     local_shape: tuple[int, ...] | None = None
     layout: TensorLayout | None = None
     storage: int | None = None
+    hidden_aliases: tuple[str, ...] = ()
+    unreadable: str | None = None
 
     @property
     def is_parameter(self) -> bool:
@@ -50,6 +55,15 @@ class TensorFacts:
         return self.kind == "parameter" or bool(self.persistent)
 
     @property
+    def state_dict_names(self) -> tuple[str, ...]:
+        """The aliases under which `state_dict()` holds the tensor."""
+        if not self.in_state_dict:
+            return ()
+        if not self.hidden_aliases:
+            return self.aliases
+        return tuple(alias for alias in self.aliases if alias not in self.hidden_aliases)
+
+    @property
     def numel(self) -> int:
         """Number of elements of the global tensor."""
         count = 1
@@ -60,7 +74,13 @@ class TensorFacts:
 
 @frozen(kw_only=True)
 class ModuleFacts:
-    """One module, by identity. `placeholder` says why the module cannot be executed, when it cannot."""
+    """
+    One module, by identity; wrappers are listed apart (`WrapperFacts`).
+
+    `qualified_type` is the class as its author wrote it: classes that sharding derives from it are looked through.
+    `forward_signature` has no annotations and no defaults but plain ones. `placeholder` says why the module cannot be
+    executed, when it cannot.
+    """
 
     fqn: str
     aliases: tuple[str, ...]
@@ -70,9 +90,12 @@ class ModuleFacts:
     placeholder: str | None = None
 
 
+WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1")
+
+
 @frozen(kw_only=True)
 class WrapperFacts:
-    """A wrapper that was removed from names: `kind` is activation-checkpoint, compile, ddp or fsdp1."""
+    """A wrapper that was removed from names: `kind` is one of `WRAPPER_KINDS`."""
 
     fqn: str
     kind: str
@@ -97,8 +120,12 @@ class ClassDeclaration:
     """
     What one module class of the tree declares about loading (Transformers' class attributes).
 
-    `fqn` is the module's name, empty for the root. `tied_weights` is {target: source}; `tied_weights_form` is
-    the Python type that it was written in (`dict`, `list`, `NoneType`, ...).
+    `fqn` is the module's name, empty for the root. `tied_weights` is {target: source} as declared (names or regular
+    expressions, relative to the module) when a mapping was written; `tied_weights_names` are the names when a sequence
+    was; `tied_weights_form` is the Python type that it was written in (`dict`, `list`, `NoneType`, ...).
+    `active_ties` are the ties in force, expanded to {target: source} tensor names relative to the module: empty when
+    the configuration turns tying off, None when the library keeps no such record. `tie_word_embeddings` is the flag
+    of the module's own configuration, None when that has no such flag.
     """
 
     fqn: str
@@ -106,6 +133,7 @@ class ClassDeclaration:
     tied_weights: FrozenDict = EMPTY
     tied_weights_form: str = "NoneType"
     tied_weights_names: tuple[str, ...] = ()
+    active_ties: FrozenDict | None = None
     keep_in_fp32: tuple[str, ...] = ()
     keep_in_fp32_strict: tuple[str, ...] = ()
     ignore_on_load_missing: tuple[str, ...] = ()
@@ -114,6 +142,7 @@ class ClassDeclaration:
     no_split_modules: tuple[str, ...] = ()
     base_model_prefix: str = ""
     base_model_present: bool = False
+    tie_word_embeddings: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -128,7 +157,14 @@ class ModelCounts:
 
 @frozen(kw_only=True)
 class ModelFacts:
-    """The final module tree. `config` is the model's configuration as plain values, None when it has none."""
+    """
+    The final module tree. `config` is the model's configuration as plain values, None when it has none.
+
+    `aliases_cut` names modules that have more aliases than were followed (their tensors too), `cycles` the names at
+    which a module contains itself.
+    `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
+    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
+    """
 
     qualified_type: str
     model_type: str | None = None
@@ -140,6 +176,9 @@ class ModelFacts:
     wrappers: tuple[WrapperFacts, ...] = ()
     rebuildable_buffers: tuple[RebuildableBufferFacts, ...] = ()
     declarations: tuple[ClassDeclaration, ...] = ()
+    aliases_cut: tuple[str, ...] = ()
+    cycles: tuple[str, ...] = ()
+    key_mapping: str | None = None
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:
@@ -157,4 +196,4 @@ class ModelFacts:
 
     def state_dict_keys(self) -> tuple[str, ...]:
         """The keys of `state_dict()`: all aliases of parameters and persistent buffers."""
-        return tuple(alias for tensor in self.tensors if tensor.in_state_dict for alias in tensor.aliases)
+        return tuple(alias for tensor in self.tensors if tensor.in_state_dict for alias in tensor.state_dict_names)

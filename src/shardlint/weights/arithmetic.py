@@ -84,7 +84,7 @@ def elementwise(function: Callable[..., torch.Tensor], *tensors: SymbolicTensor)
     shape: torch.Size = torch.broadcast_shapes(*(tuple(item.shape) for item in tensors))  # type: ignore[no-untyped-call]
     probe = function(*(torch.empty(1, dtype=tensor.dtype) for tensor in tensors))
     expand = HANDLERS["expand"]
-    node = Node(function, [expand(tensor, shape) for tensor in tensors], shape)
+    node = Node(function, [expand(tensor, shape) for tensor in tensors], shape, probe.dtype)
     return SymbolicTensor.leaf(node, shape, probe.dtype)
 
 

@@ -143,11 +143,16 @@ class Node:
     """
 
     def __init__(
-        self, function: Callable[..., torch.Tensor], inputs: Sequence[SymbolicTensor], shape: Sequence[int]
+        self,
+        function: Callable[..., torch.Tensor],
+        inputs: Sequence[SymbolicTensor],
+        shape: Sequence[int],
+        dtype: torch.dtype,
     ) -> None:
         self.function = function
         self.inputs = tuple(inputs)
         self.shape = tuple(shape)
+        self.dtype = dtype
 
     def keys(self) -> set[str]:
         """The keys of the checkpoint tensors below."""

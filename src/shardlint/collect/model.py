@@ -1,0 +1,160 @@
+"""The `model` section: one walk, then plain facts of every module and tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..facts import FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
+from ..names import natural_key
+from .declarations import declarations, rebuildable_buffers
+from .plain import plain_mapping, printable
+from .reading import author_type, class_attribute, own, qualified, read, signature_text
+from .tensors import TensorReader
+from .walk import Walk, WalkedModule, registry
+
+_PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
+
+
+def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenDict | None = None) -> ModelFacts:
+    """
+    Return the facts of the walked model.
+
+    `placeholders` are globs over class names that the contract calls non-executable; `config` saves reading the
+    configuration again.
+    """
+    reader = TensorReader()
+    tensors = tuple([reader.read(item) for item in walk.tensors])
+    config = config if config is not None else config_of(walk.root)
+    modules = _ModuleReader(tuple(placeholders)).read_all(walk)
+    parameters = [tensor for tensor in tensors if tensor.kind == "parameter"]
+    return ModelFacts(
+        qualified_type=qualified(type(walk.root)),
+        model_type=_text(config, "model_type"),
+        architectures=architectures_of(config),
+        config=config,
+        modules=modules,
+        tensors=tensors,
+        counts=ModelCounts(
+            modules=len(modules),
+            parameters=len(parameters),
+            buffers=len(tensors) - len(parameters),
+            parameter_elements=sum(tensor.numel for tensor in parameters if tensor.unreadable is None),
+        ),
+        wrappers=tuple(_wrapper(item) for item in walk.modules if item.wrapper),
+        rebuildable_buffers=rebuildable_buffers(walk),
+        declarations=declarations(walk),
+        aliases_cut=tuple(walk.cut),
+        cycles=tuple(walk.cycles),
+    )
+
+
+def config_of(model: Any) -> FrozenDict | None:
+    """The model's configuration as plain values: `config.to_dict()`, a dataclass or a mapping; else None."""
+    config = own(model, "config")
+    to_dict = read(config, "to_dict")
+    if callable(to_dict) and not isinstance(config, type):
+        try:
+            config = to_dict()
+        except Exception:  # user code; a configuration that cannot be read is none
+            return None
+    return plain_mapping(config)
+
+
+def architectures_of(config: FrozenDict | None) -> tuple[str, ...]:
+    """`config.architectures`, empty when it is absent or no sequence of names."""
+    names = (config or {}).get("architectures")
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, tuple) else ()
+
+
+def type_names(kind: type) -> tuple[str, ...]:
+    """Every name by which a glob may mean the class: bare and qualified, its own and those of its bases."""
+    bases = [base for base in kind.__mro__ if base.__module__ not in ("builtins", "torch.nn.modules.module")]
+    return tuple(name for base in bases for name in (base.__name__, f"{base.__module__}.{base.__qualname__}"))
+
+
+def _text(config: FrozenDict | None, key: str) -> str | None:
+    value = (config or {}).get(key)
+    return value if isinstance(value, str) and value else None
+
+
+def _wrapper(item: WalkedModule) -> WrapperFacts:
+    return WrapperFacts(
+        fqn=item.fqn,
+        kind=item.wrapper or "",
+        qualified_type=qualified(type(item.module)),
+        wrapped_type=qualified(type(item.wrapped)),
+    )
+
+
+class _ModuleReader:
+    """Turns walked modules into facts; what depends on the class alone is found once per class."""
+
+    def __init__(self, globs: tuple[str, ...]) -> None:
+        self.globs = globs
+        self.types: dict[type, str] = {}
+        self.signatures: dict[type, str] = {}
+        self.placeholders: dict[type, str | None] = {}
+        self.dynamic: dict[type, bool] = {}
+
+    def read_all(self, walk: Walk) -> tuple[ModuleFacts, ...]:
+        return tuple([self.read(item) for item in walk.modules if not item.wrapper])
+
+    def read(self, item: WalkedModule) -> ModuleFacts:
+        kind, values, names = type(item.module), item.values, item.names
+        if kind not in self.types:
+            self._read_class(kind)
+        if len(names) > 1:
+            names = sorted(set(names), key=natural_key)
+        return ModuleFacts(
+            fqn=names[0],
+            aliases=tuple(names),
+            qualified_type=self.types[kind],
+            forward_signature=self._own_signature(values) if "forward" in values else self.signatures[kind],
+            training=bool(values.get("training", False)),
+            placeholder=self.placeholders[kind] or self._placeholder(item),
+        )
+
+    def _read_class(self, kind: type) -> None:
+        self.types[kind] = qualified(kind)
+        self.placeholders[kind] = self._placeholder_class(kind)
+        self.dynamic[kind] = any(isinstance(class_attribute(kind, mark), property) for mark in _PLACEHOLDER_MARKS)
+        forward = class_attribute(kind, "forward")
+        function = forward.__func__ if isinstance(forward, (staticmethod, classmethod)) else forward
+        text = signature_text(function, skip_self=not isinstance(forward, staticmethod))
+        self.signatures[kind] = printable(text)
+
+    def _own_signature(self, values: dict[str, Any]) -> str:
+        return printable(signature_text(values["forward"], skip_self=False))
+
+    def _placeholder(self, item: WalkedModule) -> str | None:
+        values = item.values
+        for mark in _PLACEHOLDER_MARKS:
+            if mark in values and _is_true(values[mark]):
+                return f"it says {mark}"
+            if self.dynamic[type(item.module)] and _is_true(read(item.module, mark)):
+                return f"it says {mark}"
+        return _uninitialised(item.module) if "_initialize_hook" in values else None
+
+    def _placeholder_class(self, kind: type) -> str | None:
+        original = author_type(kind)
+        if "Placeholder" in original.__name__:
+            return f"its class is called {original.__name__}"
+        for mark in _PLACEHOLDER_MARKS:
+            if _is_true(class_attribute(kind, mark)):
+                return f"its class says {mark}"
+        names = type_names(kind)
+        glob = next((glob for glob in self.globs if any(fnmatchcase(name, glob) for name in names)), None)
+        return f"its class matches the contract's placeholder {glob!r}" if glob else None
+
+
+def _uninitialised(module: Any) -> str | None:
+    for registered in (*registry(module, "_parameters").values(), *registry(module, "_buffers").values()):
+        if any(base.__name__ == "UninitializedTensorMixin" for base in type(registered).__mro__):
+            return "it is lazy and was never initialised"
+    return None
+
+
+def _is_true(value: Any) -> bool:
+    return isinstance(value, (bool, int)) and bool(value)

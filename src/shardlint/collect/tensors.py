@@ -1,0 +1,175 @@
+"""Tensor facts: shape, dtype, device, layout and memory of each parameter and buffer, read without touching values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..facts import TensorFacts, TensorLayout
+from ..names import natural_key
+from .reading import read
+from .walk import WalkedTensor
+
+
+class TensorReader:
+    """
+    Turns walked tensors into facts.
+
+    Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._ordinary = frozenset({torch.nn.Parameter, torch.Tensor})
+        self._texts: dict[Any, str] = {}
+        self._layouts: dict[Any, tuple[Any, TensorLayout]] = {}
+        self._places: dict[tuple[str, int], int] = {}
+
+    def read(self, item: WalkedTensor) -> TensorFacts:
+        """Return the facts of one tensor; what cannot be read is said in `unreadable`."""
+        try:
+            if type(item.tensor) in self._ordinary and len(item.names) == 1:
+                return self._plain(item)
+            return self._special(item)
+        except Exception as error:  # tensor classes run their own code in every property
+            reason = _lazy_reason(item.tensor) or f"{type(error).__name__}: {error}"
+            return self._facts(item, shape=(), dtype="", device="", is_meta=False, unreadable=reason)
+
+    def _plain(self, item: WalkedTensor) -> TensorFacts:
+        # The common case, written out: one name, an ordinary tensor. It decides how long a large model takes.
+        names = item.names
+        tensor = item.tensor
+        is_meta = tensor.is_meta
+        dtype, device = tensor.dtype, tensor.device
+        device_text = self._texts.get(device) or self._text(device)
+        return TensorFacts(
+            fqn=names[0],
+            aliases=tuple(names),
+            kind=item.kind,
+            shape=tuple(tensor.shape),
+            dtype=self._texts.get(dtype) or self._text(dtype),
+            device=device_text,
+            requires_grad=tensor.requires_grad,
+            is_meta=is_meta,
+            persistent=None if item.kind == "parameter" else not item.hidden,
+            storage=None if is_meta else self._place(tensor, device_text),
+        )
+
+    def _special(self, item: WalkedTensor) -> TensorFacts:
+        tensor = item.tensor
+        lazy = _lazy_reason(tensor)
+        if lazy is not None:
+            device, dtype = self._text(tensor.device), self._text(tensor.dtype)
+            return self._facts(item, shape=(), dtype=dtype, device=device, is_meta=False, unreadable=lazy)
+        layout = self._layout(tensor)
+        local = _local_tensor(tensor) if layout is not None else None
+        is_meta = bool(tensor.is_meta) or bool(read(local, "is_meta", False))
+        device = self._text(tensor.device)
+        return self._facts(
+            item,
+            shape=tuple(int(size) for size in tensor.shape),
+            dtype=self._text(tensor.dtype),
+            device=device,
+            is_meta=is_meta,
+            local_shape=None if local is None else tuple(int(size) for size in local.shape),
+            layout=layout,
+            storage=None if is_meta else self._place(tensor if local is None else local, device),
+        )
+
+    def _facts(
+        self,
+        item: WalkedTensor,
+        *,
+        shape: tuple[int, ...],
+        dtype: str,
+        device: str,
+        is_meta: bool,
+        local_shape: tuple[int, ...] | None = None,
+        layout: TensorLayout | None = None,
+        storage: int | None = None,
+        unreadable: str | None = None,
+    ) -> TensorFacts:
+        names = item.names
+        if len(names) > 1:
+            names = sorted(set(names), key=natural_key)
+        hidden = item.hidden
+        persistent = None if item.kind == "parameter" else len(hidden) < len(item.names)
+        return TensorFacts(
+            fqn=names[0],
+            aliases=tuple(names),
+            kind=item.kind,
+            shape=shape,
+            dtype=dtype,
+            device=device,
+            requires_grad=bool(read(item.tensor, "requires_grad", False)),
+            is_meta=is_meta,
+            persistent=persistent,
+            local_shape=local_shape,
+            layout=layout,
+            storage=storage,
+            hidden_aliases=tuple(sorted(set(hidden), key=natural_key)) if hidden and persistent else (),
+            unreadable=unreadable,
+        )
+
+    def _text(self, value: Any) -> str:
+        found = self._texts.get(value)
+        if found is None:
+            found = self._texts[value] = str(value).removeprefix("torch.")
+        return found
+
+    def _place(self, tensor: Any, device: str) -> int | None:
+        # The address of the first element and not the storage: views of one flat buffer share the storage, and
+        # they are not tied. An empty storage has address 0.
+        try:
+            address = tensor.data_ptr()
+        except Exception:  # sparse and wrapper tensors have none
+            return None
+        return self._places.setdefault((device, address), len(self._places)) if address else None
+
+    def _layout(self, tensor: Any) -> TensorLayout | None:
+        placements = read(tensor, "placements")
+        mesh = next(filter(_some, (read(tensor, name) for name in ("device_mesh", "mesh", "_device_mesh"))), None)
+        if mesh is None or not isinstance(placements, (tuple, list)):
+            return None
+        key = (id(mesh), tuple(map(repr, placements)))
+        if key not in self._layouts:
+            layout = TensorLayout(mesh_axes=_axes(mesh), mesh_shape=_mesh_shape(mesh), placements=key[1])
+            self._layouts[key] = (mesh, layout)  # the mesh too: its id is part of the key
+        return self._layouts[key][1]
+
+
+def _some(value: Any) -> bool:
+    return value is not None
+
+
+def _axes(mesh: Any) -> tuple[str, ...]:
+    return tuple(str(name) for name in read(mesh, "mesh_dim_names") or ())
+
+
+def _mesh_shape(mesh: Any) -> tuple[int, ...]:
+    shape = read(mesh, "shape")
+    if callable(shape) or shape is None:
+        shape = read(read(mesh, "mesh"), "shape") or ()
+    return tuple(int(size) for size in shape)
+
+
+def _local_tensor(tensor: Any) -> Any:
+    """The local part of a distributed tensor: the attribute where there is one, `to_local()` costs an operation."""
+    local = read(tensor, "_local_tensor")
+    if local is not None:
+        return local
+    to_local: Callable[[], Any] | None = read(tensor, "to_local")
+    if to_local is None:
+        return None
+    import torch
+
+    with torch.no_grad():
+        return to_local()
+
+
+def _lazy_reason(tensor: Any) -> str | None:
+    """Why a lazy tensor has no shape; None when it is no lazy tensor."""
+    if any(base.__name__ == "UninitializedTensorMixin" for base in type(tensor).__mro__):
+        return "uninitialised: its module takes the shape from the first forward, which has not run"
+    return None

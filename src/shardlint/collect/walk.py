@@ -1,0 +1,264 @@
+"""
+One pass over a module tree: every module and tensor by identity, with every name it has.
+
+Names are dotted FQNs without the segments that wrappers add. A segment is a wrapper's only when the *type* of the
+parent says so: a real child called `module` keeps its name. Nothing of the model is called but mapping methods of the
+registries in its `__dict__`, so overridden `named_modules`, `__getattr__` and properties do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+from attrs import define, field, frozen
+
+from ..names import natural_key
+
+ALIAS_LIMIT = 1024
+"""Names kept of one module; a module with more is listed in `Walk.cut`."""
+
+REVISIT_LIMIT = 250_000
+"""Visits beyond the first, over all modules: nested sharing multiplies names, and this bounds the product."""
+
+
+@frozen
+class _WrapperType:
+    class_name: str
+    segment: str
+    kind: str
+    packages: tuple[str, ...] = ()  # any package when empty
+
+
+# `module` is a common name for a real child, so there the package of the class has to fit as well.
+_MODULE_WRAPPER_PACKAGES = ("torch", "apex", "megatron", "deepspeed", "fairscale")
+_WRAPPER_TYPES = (
+    _WrapperType("OffloadWrapper", "_checkpoint_wrapped_module", "activation-offload"),
+    _WrapperType("ActivationWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
+    _WrapperType("CheckpointWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
+    _WrapperType("OptimizedModule", "_orig_mod", "compile"),
+    _WrapperType("FullyShardedDataParallel", "_fsdp_wrapped_module", "fsdp1"),
+    _WrapperType("DistributedDataParallel", "module", "ddp", _MODULE_WRAPPER_PACKAGES),
+    _WrapperType("DataParallel", "module", "dp", _MODULE_WRAPPER_PACKAGES),
+)
+
+
+class WalkedModule:
+    """
+    A module and its names, in the order in which the walk met them. `values` is the module's `__dict__`.
+
+    `wrapper` is the kind of wrapper that it is, None when it is none; `wrapped` is then what it wraps.
+    """
+
+    __slots__ = ("module", "names", "values", "wrapped", "wrapper")
+
+    def __init__(self, module: Any, name: str, values: dict[str, Any]) -> None:
+        self.module = module
+        self.values = values
+        self.names = [name]
+        self.wrapper: str | None = None
+        self.wrapped: Any = None
+
+    @property
+    def fqn(self) -> str:
+        """The smallest name; numbers count as numbers."""
+        return smallest(self.names)
+
+
+class WalkedTensor:
+    """
+    A parameter or buffer and all its names. `kind` is `parameter` or `buffer`.
+
+    `hidden` are those of its names under which it is registered as a non-persistent buffer.
+    """
+
+    __slots__ = ("hidden", "kind", "names", "tensor")
+
+    def __init__(self, tensor: Any, kind: str, name: str) -> None:
+        self.tensor = tensor
+        self.kind = kind
+        self.names = [name]
+        self.hidden: tuple[str, ...] = ()
+
+    @property
+    def fqn(self) -> str:
+        """The smallest name; numbers count as numbers."""
+        return smallest(self.names)
+
+
+@define(eq=False)
+class Walk:
+    """
+    A model's modules and tensors by identity, in walk order (pre-order, first visit).
+
+    The objects are referenced for as long as the walk lives, so that an `id()` taken from it stays theirs. `root` is
+    the model below its outermost wrappers. `cut` names modules of which not every alias was followed, `cycles` the
+    names at which a module contains itself.
+    """
+
+    model: Any
+    root: Any
+    modules: list[WalkedModule] = field(factory=list)
+    tensors: list[WalkedTensor] = field(factory=list)
+    cut: list[str] = field(factory=list)
+    cycles: list[str] = field(factory=list)
+    _modules_by_id: dict[int, WalkedModule] = field(factory=dict)
+    _tensors_by_id: dict[int, WalkedTensor] = field(factory=dict)
+
+    def find_module(self, module: Any) -> WalkedModule | None:
+        """The record of `module`, None when it is not part of the tree."""
+        return self._modules_by_id.get(id(module))
+
+    def find_tensor(self, tensor: Any) -> WalkedTensor | None:
+        """The record of `tensor`, None when no module of the tree registers it."""
+        return self._tensors_by_id.get(id(tensor))
+
+    @property
+    def wrappers(self) -> Iterator[WalkedModule]:
+        """The wrappers, which have the name of what they wrap."""
+        return (item for item in self.modules if item.wrapper)
+
+
+def smallest(names: list[str]) -> str:
+    """The first of `names` in natural order."""
+    return names[0] if len(names) == 1 else min(names, key=natural_key)
+
+
+def joined(prefix: str, name: str) -> str:
+    """`prefix.name`, or `name` below the root."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def registry(module: Any, name: str) -> Mapping[Any, Any]:
+    """One of a module's own registries (`_modules`, `_parameters`, `_buffers`), empty when there is none."""
+    try:
+        found = object.__getattribute__(module, "__dict__").get(name)
+    except AttributeError:
+        return {}
+    return found if hasattr(found, "items") else {}
+
+
+def text(key: Any) -> str:
+    """A registry key as text that any JSON encoder takes."""
+    name = key if isinstance(key, str) else str(key)
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def wrapper_segment(kind: type) -> tuple[str, str] | None:
+    """`(segment, wrapper kind)` when `kind` is a wrapper class or a subclass of one, else None."""
+    for base in kind.__mro__:
+        for known in _WRAPPER_TYPES:
+            package = base.__module__.partition(".")[0]
+            if base.__name__ == known.class_name and (not known.packages or package in known.packages):
+                return known.segment, known.kind
+    return None
+
+
+def walk(model: Any) -> Walk:
+    """Walk `model` once. Shared modules and tied tensors get all their names, within the limits of this module."""
+    return _Walker(model).run()
+
+
+class _Walker:
+    """The state of one walk: an explicit stack, so that depth is no limit, and the path, so that cycles end."""
+
+    def __init__(self, model: Any) -> None:
+        self.walk = Walk(model=model, root=model)
+        self.modules = self.walk._modules_by_id
+        self.tensors = self.walk._tensors_by_id
+        self.segments: dict[type, tuple[str, str] | None] = {}
+        self.path: set[int] = set()
+        self.stack: list[tuple[WalkedModule, str, Iterator[tuple[Any, Any]]]] = []
+        self.revisits = 0
+        self.cut: dict[int, WalkedModule] = {}
+
+    def run(self) -> Walk:
+        self.enter(self.walk.model, "")
+        stack = self.stack
+        while stack:
+            record, prefix, children = stack[-1]
+            for key, child in children:
+                if child is None:
+                    continue
+                if child is record.wrapped:
+                    self.enter(child, prefix)
+                else:
+                    name = key if type(key) is str and key.isascii() else text(key)
+                    self.enter(child, f"{prefix}.{name}" if prefix else name)
+                if stack[-1][0] is not record:
+                    break  # down into the child first; its parent goes on where it stopped
+            else:
+                stack.pop()
+                self.path.discard(id(record.module))
+        self.walk.modules = list(self.modules.values())
+        self.walk.tensors = list(self.tensors.values())
+        self.walk.cut = sorted((item.fqn for item in self.cut.values()), key=natural_key)
+        self._unwrap_root()
+        return self.walk
+
+    def enter(self, module: Any, name: str) -> None:
+        number = id(module)
+        if number in self.path:
+            self.walk.cycles.append(name)
+            return
+        record = self.modules.get(number)
+        if record is None:
+            record = self._new_record(module, name)
+            if record is None:
+                return
+        elif len(record.names) >= ALIAS_LIMIT or self.revisits >= REVISIT_LIMIT:
+            self.cut[number] = record
+            return
+        else:
+            self.revisits += 1
+            record.names.append(name)
+        values = record.values
+        if values.get("_parameters"):
+            self._add(values["_parameters"], "parameter", name, ())
+        if values.get("_buffers"):
+            self._add(values["_buffers"], "buffer", name, values.get("_non_persistent_buffers_set") or ())
+        children = values.get("_modules")
+        if children:
+            self.path.add(number)
+            # A copy: a hostile child may change the registry while it is read.
+            self.stack.append((record, name, iter(list(children.items()))))
+
+    def _new_record(self, module: Any, name: str) -> WalkedModule | None:
+        try:
+            values = object.__getattribute__(module, "__dict__")
+        except AttributeError:
+            return None  # what stands in the registry is no module
+        if "_modules" not in values and self.modules:
+            return None
+        kind = type(module)
+        record = self.modules[id(module)] = WalkedModule(module, name, values)
+        if kind not in self.segments:
+            self.segments[kind] = wrapper_segment(kind)
+        segment = self.segments[kind]
+        if segment is not None:
+            inner = registry(module, "_modules").get(segment[0])
+            if inner is not None:
+                record.wrapper, record.wrapped = segment[1], inner
+        return record
+
+    def _add(self, items: Mapping[Any, Any], kind: str, prefix: str, hidden: Container[Any]) -> None:
+        tensors = self.tensors
+        for key, tensor in list(items.items()):
+            if tensor is None:
+                continue
+            name = key if type(key) is str and key.isascii() else text(key)
+            if prefix:
+                name = f"{prefix}.{name}"
+            record = tensors.get(id(tensor))
+            if record is None:
+                record = tensors[id(tensor)] = WalkedTensor(tensor, kind, name)
+            else:
+                record.names.append(name)
+            if hidden and key in hidden:
+                record.hidden = (*record.hidden, name)
+
+    def _unwrap_root(self) -> None:
+        record = self.walk.find_module(self.walk.model)
+        while record is not None and record.wrapper:
+            self.walk.root = record.wrapped
+            record = self.walk.find_module(record.wrapped)
