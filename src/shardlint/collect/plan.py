@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..facts import CheckpointFacts, ModelFacts, PlanFacts
+from attrs import evolve
+
+from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
 from .planner import Exclusions, make_plan
 from .planning import LoaderRules, PlanUnknownError
+from .stored_bytes import ByteComparer
 
 __all__ = ["Exclusions", "PlanUnknownError", "collect_plan"]
 
@@ -37,7 +41,29 @@ def collect_plan(
     base = unwrapped(model)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
     rules = _live_rules(base, checkpoint, renames)
-    return make_plan(rules, live, checkpoint, exclusions)
+    return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+
+
+def _with_ties_compared(plan: PlanFacts, checkpoint: CheckpointFacts) -> PlanFacts:
+    """Compare the bytes of ties of which both ends are stored: the loader ties them only when they are equal."""
+    if not any(tie.both_stored for tie in plan.ties):
+        return plan
+    path = Path(checkpoint.path)
+    stored = {entry.key: entry for entry in checkpoint.entries}
+    tensors = plan.tensor_by_name()
+    with ByteComparer.of(path if path.is_dir() else path.parent, checkpoint.files) as comparer:
+        ties = tuple(_compared(tie, tensors, stored, comparer) if tie.both_stored else tie for tie in plan.ties)
+    return evolve(plan, ties=ties)
+
+
+def _compared(
+    tie: TiePlan, tensors: Mapping[str, TensorPlan], stored: Mapping[str, EntryFacts], comparer: ByteComparer
+) -> TiePlan:
+    ends = [tensors[name] for name in (tie.name, tie.source)]
+    if any(end.operations or len(end.sources) != 1 for end in ends):
+        return tie
+    first, second = (stored[end.sources[0]] for end in ends)
+    return evolve(tie, equal=True if first is second else comparer.equal(first, second))
 
 
 def _require_headers(checkpoint: CheckpointFacts) -> None:
@@ -53,7 +79,8 @@ def _from_config(checkpoint: CheckpointFacts, exclusions: Exclusions | None) -> 
 
     built = build_meta_model(checkpoint)
     rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
-    return make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
+    plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
+    return _with_ties_compared(plan, checkpoint)
 
 
 def _live_rules(model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]]) -> LoaderRules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -13,7 +13,6 @@ from ..facts import (
     LeftoverKey,
     LoadRemark,
     PlanFacts,
-    RepeatedKey,
     TensorPlan,
     TiePlan,
 )
@@ -69,7 +68,7 @@ class _Planner:
         self.dtypes: dict[str, tuple[str, ...]] = {}
 
     def plan(self) -> PlanFacts:
-        stored, repeated = _stored(self.checkpoint.entries)
+        stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
         keys = self.rules.ordered(list(stored))
         ignored = self.rules.ignored()
         unexpected = _combined(ignored.unexpected)
@@ -80,6 +79,7 @@ class _Planner:
         self._missing(_combined(ignored.missing))
         self.remarks += self.rules.remarks()
         sources = {tensor.name: tensor.sources[0] for tensor in self.tensors.values() if tensor.status == "loaded"}
+        conversions = self.rules.conversions()
         trips, checked = self.rules.round_trips(sources, self.live.tensors)
         return PlanFacts(
             loader=self.rules.title,
@@ -91,8 +91,7 @@ class _Planner:
             ties=ties,
             round_trips=tuple(trips),
             round_trips_checked=checked,
-            repeated_keys=repeated,
-            conversions=self.rules.conversions(),
+            conversions=conversions,
             unread=tuple(_unread(self.checkpoint)),
             quantization=self.rules.quantization,
         )
@@ -250,17 +249,6 @@ class _Planner:
             self.tensors[name] = TensorPlan(
                 name=name, status=status, shape=tensor.shape, dtype=tensor.dtype, reason=pattern
             )
-
-
-def _stored(entries: Iterable[EntryFacts]) -> tuple[dict[str, EntryFacts], tuple[RepeatedKey, ...]]:
-    """Return the entry that a loader takes for every key (the last file wins), and the keys in two files."""
-    stored: dict[str, EntryFacts] = {}
-    repeated = []
-    for entry in entries:
-        if (first := stored.get(entry.key)) is not None and first.file != entry.file:
-            repeated.append(RepeatedKey(key=entry.key, first_file=first.file, second_file=entry.file))
-        stored[entry.key] = entry
-    return stored, tuple(repeated)
 
 
 def _unread(checkpoint: CheckpointFacts) -> list[str]:

@@ -103,7 +103,6 @@ class TransformersRules:
         self._prefix = str(self._model.base_model_prefix or "")
         # Two converters may share a source pattern: the loader matches with the first and keeps the last.
         self._by_pattern = {pattern: item for item in self._converters for pattern in item.source_patterns}
-        self._routed = False
 
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return sorted(keys, key=self._natural_key)
@@ -117,7 +116,6 @@ class TransformersRules:
             if self._may_match(renaming, names):
                 names = [renaming.rename_source_key(name)[0] for name in names]
         converters = [item for item in self._converters if self._may_match(item, names)]
-        self._routed = True
         return [self._route(key, name, converters, live) for key, name in zip(keys, names, strict=True)]
 
     def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
