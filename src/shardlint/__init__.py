@@ -5,11 +5,39 @@ The names here, those of `shardlint.facts`, `shardlint.names`, `shardlint.contra
 public API; packs need nothing else. Importing this package does not import torch.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
-from .facts import Facts, FrozenDict, Section
-from .live import LiveTarget, Target
-from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
-from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+
+if TYPE_CHECKING:
+    from .api import lint, lint_facts, snapshot
+    from .facts import Facts, FrozenDict, Section
+    from .live import LiveTarget, Target
+    from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
+    from .report.model import LintError, Report, Verdict
+    from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+
+_NAMES_OF = {
+    "api": ("lint", "lint_facts", "snapshot"),
+    "facts": ("Facts", "FrozenDict", "Section"),
+    "live": ("LiveTarget", "Target"),
+    "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
+    "report.model": ("LintError", "Report", "Verdict"),
+    "rule": (
+        "Cost",
+        "Finding",
+        "HeavyRule",
+        "NotEvaluated",
+        "Phase",
+        "Rule",
+        "RuleDefinitionError",
+        "Severity",
+        "SubjectKind",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+_SUBMODULES = ("contract", "coverage", "facts", "names", "testing")
 
 __all__ = [
     "API_VERSION",
@@ -18,16 +46,37 @@ __all__ = [
     "Finding",
     "FrozenDict",
     "HeavyRule",
+    "LintError",
     "LiveTarget",
     "NotEvaluated",
     "PackInfo",
     "Phase",
+    "Report",
     "Rule",
     "RuleDefinitionError",
     "Section",
     "Severity",
     "SubjectKind",
     "Target",
+    "Verdict",
     "__version__",
     "hookimpl",
+    "lint",
+    "lint_facts",
+    "snapshot",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for, so that the command starts at once."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,17 +3,38 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 from attrs import frozen
 
-from .rule import Finding, Phase, Severity, SubjectKind
+from .rule import Finding, Phase, Rule, Severity, SubjectKind
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+ERROR_TEXT_LIMIT = 2000  # characters of a foreign error's text that evidence keeps
 
-    from .runner import SelectedRule
+
+@frozen(kw_only=True)
+class Origin:
+    """
+    The pack that something comes from, and its distribution (empty for a local pack) with its version.
+
+    `root` is the folder or file that holds the pack's code; `issues_url` is where its authors take bug reports.
+    """
+
+    pack: str
+    dist: str = ""
+    version: str = ""
+    root: str = ""
+    issues_url: str = ""
+
+    @property
+    def label(self) -> str:
+        """`acme (shardlint-acme 1.2.0)`, or `acme (local pack checks/acme.py)`."""
+        if not self.dist:
+            return f"{self.pack} (local pack {self.root})" if self.root else f"{self.pack} {self.version}".strip()
+        return f"{self.pack} ({self.dist} {self.version})"
 
 
 @frozen(kw_only=True)
@@ -27,6 +48,14 @@ class Diagnostic:
     does: str
     why: str
     todo: str
+
+
+class PackFault(Exception):  # noqa: N818 - the fault is the pack's, found by shardlint itself
+    """What a pack does wrong without raising: the wrong type, the wrong version. `frame` is the place in the pack."""
+
+    def __init__(self, text: str, frame: str = "") -> None:
+        super().__init__(text)
+        self.frame = frame
 
 
 DIAGNOSTICS = {
@@ -91,8 +120,8 @@ DIAGNOSTICS = {
             name="duplicate-code",
             severity=Severity.ERROR,
             suppressible=False,
-            does="Two packs bring a rule with the same code or name.",
-            why="One of the two rules cannot be selected or suppressed by itself, so neither claim was accepted.",
+            does="Two packs bring a rule with the same code or name, or have the same name themselves.",
+            why="Neither of the two could be selected or suppressed by itself, so one or both were left out.",
             todo="Leave one of the packs out with --disable-pack, and tell the authors of the newer one.",
         ),
     )
@@ -125,30 +154,101 @@ def diagnostic(
     )
 
 
+def describe_error(error: BaseException) -> str:
+    """One line for an error that somebody else's code raised: `ValueError: bad shape`. Never raises."""
+    text = " ".join(error_text(error).split())
+    if isinstance(error, PackFault):
+        return text
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def error_text(error: BaseException) -> str:
+    """The error's own text, cut at `ERROR_TEXT_LIMIT`. Never raises, even when the error's `__str__` does."""
+    try:
+        text = str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as worse:
+        return f"(its text cannot be read: {type(worse).__name__})"
+    return text if len(text) <= ERROR_TEXT_LIMIT else text[:ERROR_TEXT_LIMIT] + " ..."
+
+
 def last_frame(error: BaseException, root: str = "") -> str:
-    """`file:line in function` of the innermost frame below the folder `root` (of any frame when there is none)."""
-    frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame for frame in frames if root and Path(frame.filename).is_relative_to(root)] or list(frames)
-    if not inside:
-        return ""
-    frame = inside[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    """
+    `file:line in function` of the innermost frame below `root`, a folder or a file.
+
+    Of any frame of somebody's file when `root` is empty; an empty string when there is no such frame. A syntax error
+    has no frame in the file that it is in, nor a `PackFault` in the pack, so the place that they name is given.
+    """
+    if isinstance(error, PackFault):
+        return error.frame
+    if isinstance(error, SyntaxError) and error.filename and _inside(error.filename, root):
+        return f"{error.filename}:{error.lineno} (syntax)"
+    frames = ((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
+    inside = [(code, line) for code, line in frames if _inside(code.co_filename, root)]
+    return code_frame(*inside[-1]) if inside else ""
 
 
-def rule_crashed(item: SelectedRule, error: BaseException) -> Finding:
+def _inside(filename: str, root: str) -> bool:
+    if filename.startswith("<"):
+        return False
+    return not root or Path(filename).is_relative_to(root)
+
+
+def code_frame(code: CodeType | None, line: int | None = None) -> str:
+    """`file:line in function` of a code object, at `line` or where it begins."""
+    return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}" if code else ""
+
+
+def rule_crashed(rule: Rule, error: BaseException, origin: Origin) -> Finding:
     """SL001 for a rule of which `error` escaped, naming pack, version and the last frame inside the pack."""
-    pack = f"{item.pack} {item.pack_version}".strip()
-    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    text = describe_error(error)
     return diagnostic(
         "SL001",
-        subject=item.rule.code,
-        message=f"rule {item.rule.code} {item.rule.name} of pack {pack} crashed: {text}",
-        evidence={
-            "rule": item.rule.code,
-            "pack": item.pack,
-            "pack_version": item.pack_version,
-            "error_type": type(error).__name__,
-            "error": str(error),
-            "frame": last_frame(error, item.pack_root),
-        },
+        subject=rule.code,
+        message=f"rule {rule.code} {rule.name} of pack {origin.label} crashed: {text}",
+        evidence={"rule": rule.code, **_evidence(origin, error)},
     )
+
+
+def pack_failed(origin: Origin, step: str, error: BaseException) -> Finding:
+    """
+    SL002 for a pack of which `error` escaped at `step` (`importing it`, `shardlint_rules()`, ...).
+
+    Collectors and reporters of packs are called elsewhere: whoever calls them reports their failures with this.
+    """
+    text = describe_error(error)
+    return diagnostic(
+        "SL002",
+        subject=origin.pack,
+        kind=SubjectKind.PACK,
+        message=f"pack {origin.label}: {text if isinstance(error, PackFault) else f'{step} failed: {text}'}",
+        evidence={"step": step, **_evidence(origin, error)},
+        key=step,
+    )
+
+
+def duplicate(what: str, value: str, origins: Iterable[Origin], outcome: str) -> Finding:
+    """SL008 for a code, rule name or pack name (`what`) that several packs claim; `outcome` says who keeps it."""
+    claimants = [origin.label for origin in origins]
+    return diagnostic(
+        "SL008",
+        subject=value,
+        kind=SubjectKind.PACK if what == "pack name" else SubjectKind.RULE,
+        message=f"{what} {value} is claimed by {' and '.join(claimants)}; {outcome}",
+        evidence={"what": what, "claimed_by": claimants},
+        key=what,
+    )
+
+
+def _evidence(origin: Origin, error: BaseException) -> dict[str, str]:
+    return {
+        "pack": origin.pack,
+        "pack_version": origin.version,
+        "dist": origin.dist,
+        "issues_url": origin.issues_url,
+        "error_type": type(error).__name__,
+        "error": error_text(error),
+        "frame": last_frame(error, origin.root),
+    }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
 from attrs import field, frozen
+from attrs.validators import deep_iterable, instance_of, optional
 
 from .facts import Facts, FrozenDict, Section
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from .live import LiveTarget
 
 CODE_PATTERN = re.compile(r"(?:[DV][0-9]{3}|[A-Z]{2,8}[0-9]{3})\Z")
+GATE_PATTERN = re.compile(r"(?:ALL|[A-Z]{1,8}[0-9]{0,3})\Z")
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
 PAGE_HEADINGS = ("What it does", "Why it is unsafe", "What to do")
 
@@ -127,23 +130,24 @@ class Finding:
 
     `owner` is the FQN of the module or unit that owns the subject, when there is one. `ranks` are the ranks that
     the finding concerns, empty when it concerns every rank. `key` tells findings of one rule about one subject
-    apart. Raises `ValueError` for an error without `why` or `remediation`, or without subject or message.
+    apart. Raises `ValueError` for an error without `why` or `remediation`, or without subject or message, and
+    `TypeError` for a field of the wrong type or evidence that is no plain value.
     """
 
-    code: str
-    name: str
-    phase: Phase
-    severity: Severity
-    subject: str
-    kind: SubjectKind
-    message: str
+    code: str = field(validator=instance_of(str))
+    name: str = field(validator=instance_of(str))
+    phase: Phase = field(validator=instance_of(Phase))
+    severity: Severity = field(validator=instance_of(Severity))
+    subject: str = field(validator=instance_of(str))
+    kind: SubjectKind = field(validator=instance_of(SubjectKind))
+    message: str = field(validator=instance_of(str))
     evidence: FrozenDict = field(default=FrozenDict(), converter=_frozen_evidence)
-    owner: str | None = None
-    why: str = ""
-    remediation: str = ""
-    related_config: tuple[str, ...] = ()
-    ranks: tuple[int, ...] = ()
-    key: str = ""
+    owner: str | None = field(default=None, validator=optional(instance_of(str)))
+    why: str = field(default="", validator=instance_of(str))
+    remediation: str = field(default="", validator=instance_of(str))
+    related_config: tuple[str, ...] = field(default=(), validator=deep_iterable(instance_of(str), instance_of(tuple)))
+    ranks: tuple[int, ...] = field(default=(), validator=deep_iterable(instance_of(int), instance_of(tuple)))
+    key: str = field(default="", validator=instance_of(str))
 
     def __attrs_post_init__(self) -> None:
         for name in ("subject", "message"):
@@ -178,8 +182,8 @@ class Rule:
     One thing to look for. Subclass it, set the class attributes, write the page as the docstring, yield findings.
 
     `needs` are the sections without which the rule cannot be evaluated. `blocks` are selectors (codes, prefixes,
-    phases) of rules that make no sense once this one found an error: such a rule is a gate. `options` is an attrs
-    class with defaults for every field; the configured instance is `self.options`.
+    phases) of rules that make no sense once this one found an error: such a rule is a gate. `options_type` is an
+    attrs class with defaults for every field; the configured instance is `self.options`.
 
     A subclass with `abstract=True` in its class line is a base for rules, not a rule. Raises
     `RuleDefinitionError` when the class is created wrongly.
@@ -275,7 +279,23 @@ def _validate(cls: type[Rule]) -> None:
         value = getattr(cls, name)
         good = isinstance(value, tuple) and all(isinstance(item, member) for item in value)
         need(good, f"{name} must be a tuple of {member.__name__}, got {value!r}")
+    for selector in cls.blocks:
+        need(bool(GATE_PATTERN.match(selector)), f"blocks takes ALL, phases, codes and code prefixes, got {selector!r}")
+    need(isinstance(cls.since, str), f"since must be a str, got {cls.since!r}")
+    _validate_behaviour(cls, need)
     need(bool(cls.__doc__), "it has no docstring, and the docstring is the rule's page")
     cls.page = Page.parse(cls.__doc__ or "")
     missing = [heading for heading in PAGE_HEADINGS if not cls.page.sections.get(heading)]
     need(bool(cls.page.summary) and not missing, f"its page lacks {', '.join(missing) or 'a summary'}")
+
+
+def _validate_behaviour(cls: type[Rule], need: Callable[[bool, str], None]) -> None:
+    if issubclass(cls, HeavyRule):
+        need(cls.check_live is not HeavyRule.check_live, "it defines no check_live()")
+        need(cls.cost is Cost.HEAVY, "a HeavyRule has cost HEAVY")
+    else:
+        need(cls.check is not Rule.check, "it defines no check()")
+    kind = cls.options_type
+    need(attrs.has(kind), f"options_type must be an attrs class, got {kind!r}")
+    required = [item.name for item in attrs.fields(kind) if item.init and item.default is attrs.NOTHING]
+    need(not required, f"every option needs a default; {', '.join(required)} has none")

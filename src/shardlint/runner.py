@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import enum
-import hashlib
+import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import attrs
 from attrs import evolve, field, frozen
 
-from .diagnostics import rule_crashed
-from .facts import Facts
+from .diagnostics import Origin, PackFault, code_frame, describe_error, error_text, rule_crashed
+from .facts import Facts, Section
 from .facts.codec import decode_facts, encode_facts
 from .names import natural_key
 from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity
+from .selectors import RegisteredRule
 
 if TYPE_CHECKING:
     from .live import LiveTarget
 
 BUILTIN_PACK = "shardlint"
+FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
 
 
 class Status(enum.Enum):
@@ -39,7 +43,8 @@ class SelectedRule:
     A rule that is to run, with what the selection decided about it.
 
     `explicit` is true when it was selected by its exact code or name; `severity` overrides that of its findings;
-    `pack` and `pack_version` say where it comes from, for diagnostics.
+    the pack's fields say where it comes from, for diagnostics. `failure` is what its constructor raised, in which
+    case `rule` was never initialised and is not evaluated.
     """
 
     rule: Rule
@@ -48,11 +53,30 @@ class SelectedRule:
     pack: str = BUILTIN_PACK
     pack_version: str = ""
     pack_root: str = ""
+    pack_dist: str = ""
+    issues_url: str = ""
+    failure: BaseException | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The pack that the rule comes from."""
+        return Origin(
+            pack=self.pack,
+            dist=self.pack_dist,
+            version=self.pack_version,
+            root=self.pack_root,
+            issues_url=self.issues_url,
+        )
 
 
 @frozen(kw_only=True)
 class Outcome:
-    """What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed."""
+    """
+    What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed.
+
+    `partial` is set when it found something and could not finish. `lacks` are the sections that the rule needs and
+    the facts do not have.
+    """
 
     code: str
     name: str
@@ -62,6 +86,7 @@ class Outcome:
     reason: str = ""
     partial: bool = False
     explicit: bool = False
+    lacks: tuple[Section, ...] = ()
     pack: str = BUILTIN_PACK
     seconds: float = field(default=0.0, eq=False)
 
@@ -74,12 +99,46 @@ class Evaluation:
     outcomes: tuple[Outcome, ...]
 
 
-class _RubbishError(TypeError):
-    """A rule yielded something that is no finding of its own."""
+def to_selected(
+    rule: RegisteredRule,
+    *,
+    explicit: bool = False,
+    severity: Severity | None = None,
+    options: Any = None,
+) -> SelectedRule:
+    """
+    Make an instance of a registered rule, ready for `evaluate`; `options` is an instance of its options class.
+
+    Never raises for what the rule does: one whose constructor raises is reported as crashed when it is evaluated.
+    """
+    failure: BaseException | None = None
+    try:
+        instance = rule.rule_class(options)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        failure, instance = error, object.__new__(rule.rule_class)
+    return SelectedRule(
+        rule=instance,
+        explicit=explicit,
+        severity=severity,
+        pack=rule.pack,
+        pack_version=rule.version,
+        pack_root=rule.root,
+        pack_dist=rule.dist,
+        issues_url=rule.issues_url,
+        failure=failure,
+    )
 
 
-class _ChangedInputError(RuntimeError):
-    """A rule changed the facts that it was given."""
+@frozen
+class _Result:
+    """What came of one rule."""
+
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    lacks: tuple[Section, ...] = ()
 
 
 def evaluate(
@@ -91,113 +150,172 @@ def evaluate(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
     """
-    Evaluate `rules` over `facts`, gates first within their phase.
+    Evaluate `rules` over `facts`, phase by phase, gates first within their phase.
 
     Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. A rule
     that raises, exits, yields rubbish or changes the facts gives an SL001 finding and the outcome crashed; every
-    other rule is evaluated all the same.
+    other rule is evaluated all the same, and `facts` are afterwards what they were before.
     """
     ordered = sorted(rules, key=lambda item: (item.rule.phase, not item.rule.blocks, item.rule.code))
+    run = _Run(facts, heavy=heavy, live=live, clock=clock)
     if all(item.pack == BUILTIN_PACK for item in ordered):
-        return _evaluate_all(facts, ordered, heavy=heavy, live=live, clock=clock, watch=False)
+        return run.over(ordered)
     before = encode_facts(facts)
-    digest = hashlib.blake2b(before).digest()
-    result = _evaluate_all(facts, ordered, heavy=heavy, live=live, clock=clock, watch=False)
-    if hashlib.blake2b(encode_facts(facts)).digest() == digest:
+    result = run.over(ordered)
+    if _unchanged(facts, before):
         return result
-    # Some rule changed the facts, so no outcome of this pass can be trusted: again, on a fresh copy, watching each.
-    return _evaluate_all(decode_facts(before), ordered, heavy=heavy, live=live, clock=clock, watch=True)
+    # Some rule changed the facts, so no outcome of this pass can be trusted: once more, looking after each rule.
+    _restore(facts, before)
+    return _Run(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
 
 
-def _evaluate_all(
-    facts: Facts,
-    ordered: Sequence[SelectedRule],
-    *,
-    heavy: bool,
-    live: LiveTarget | None,
-    clock: Callable[[], float],
-    watch: bool,
-) -> Evaluation:
-    findings: list[Finding] = []
-    outcomes: list[Outcome] = []
-    gates: dict[str, str] = {}
-    pristine = encode_facts(facts) if watch else b""
-    for item in ordered:
-        started = clock()
-        status, found, reason = _evaluate_one(facts, item, gates, heavy=heavy, live=live)
-        if watch and encode_facts(facts) != pristine:
-            facts = decode_facts(pristine)
-            error = _ChangedInputError("it changed the facts, which are frozen; its findings are not used")
-            status, reason = Status.CRASHED, str(error)
-            found = [rule_crashed(item, error)]
-        if any(finding.severity is Severity.ERROR and finding.code == item.rule.code for finding in found):
-            gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
-        outcomes.append(_outcome(item, status, found, reason, clock() - started))
-        findings.extend(_with_severity(finding, item.severity) for finding in found)
-    return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
-
-
-def _outcome(item: SelectedRule, status: Status, found: Sequence[Finding], reason: str, seconds: float) -> Outcome:
-    own = sum(1 for finding in found if finding.code == item.rule.code)
-    return Outcome(
-        code=item.rule.code,
-        name=item.rule.name,
-        phase=item.rule.phase,
-        status=status,
-        findings=own,
-        reason=reason,
-        partial=bool(reason) and own > 0,
-        explicit=item.explicit,
-        pack=item.pack,
-        seconds=seconds,
-    )
-
-
-def _evaluate_one(
-    facts: Facts, item: SelectedRule, gates: dict[str, str], *, heavy: bool, live: LiveTarget | None
-) -> tuple[Status, list[Finding], str]:
-    rule = item.rule
-    if rule.cost is Cost.HEAVY and not (heavy or item.explicit):
-        return Status.LEFT_OUT, [], "a heavy rule: ask for it with --heavy or by its exact code or name"
-    gate = next((code for selector, code in gates.items() if matches_selector(rule, selector)), None)
-    if gate:
-        return Status.BLOCKED, [], f"blocked by {gate}"
-    absent = [section for section in rule.needs if not facts.has(section)]
-    if absent:
-        return Status.NOT_EVALUATED, [], "; ".join(facts.why_absent(section) for section in absent)
-    return _run(facts, item, live)
-
-
-def _run(facts: Facts, item: SelectedRule, live: LiveTarget | None) -> tuple[Status, list[Finding], str]:
-    found: list[Finding] = []
+def _unchanged(facts: Facts, before: bytes) -> bool:
     try:
-        for finding in _findings_of(facts, item.rule, live):
-            found.append(_checked(finding, item.rule))
-    except NotEvaluated as why:
-        return (Status.FOUND if found else Status.NOT_EVALUATED), found, str(why)
-    except (Exception, SystemExit) as error:
-        return Status.CRASHED, [*found, rule_crashed(item, error)], f"{type(error).__name__}: {error}"
-    return (Status.FOUND if found else Status.CLEAN), found, ""
+        return encode_facts(facts) == before
+    except Exception:
+        return False  # something was put into the facts that is no fact
 
 
-def _findings_of(facts: Facts, rule: Rule, live: LiveTarget | None) -> Iterator[Finding]:
+def _restore(facts: Facts, before: bytes) -> None:
+    """Undo, in place, what a rule did to frozen facts: everybody who holds them must see what was collected."""
+    pristine = decode_facts(before)
+    for item in attrs.fields(Facts):
+        object.__setattr__(facts, item.name, getattr(pristine, item.name))
+
+
+class _Run:
+    """One pass over the rules. With `pristine` (the encoded facts) the facts are compared after every rule."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        heavy: bool,
+        live: LiveTarget | None,
+        clock: Callable[[], float],
+        pristine: bytes | None = None,
+    ) -> None:
+        self._facts = facts
+        self._heavy = heavy
+        self._live = live
+        self._clock = clock
+        self._pristine = pristine
+        self._gates: dict[str, str] = {}
+
+    def over(self, ordered: Sequence[SelectedRule]) -> Evaluation:
+        """Evaluate the rules in the order given."""
+        findings: list[Finding] = []
+        outcomes: list[Outcome] = []
+        for item in ordered:
+            started = self._clock()
+            result = self._guarded(item)
+            if any(found.severity is Severity.ERROR and found.code == item.rule.code for found in result.findings):
+                self._gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
+            outcomes.append(_outcome(item, result, self._clock() - started))
+            findings.extend(_with_severity(found, item.severity) for found in result.findings)
+        return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
+
+    def _guarded(self, item: SelectedRule) -> _Result:
+        result = self._evaluate(item)
+        if self._pristine is None or _unchanged(self._facts, self._pristine):
+            return result
+        _restore(self._facts, self._pristine)
+        text = "it changed the facts, which are frozen; its findings are not used"
+        return _crash(item, PackFault(text, code_frame(_code_of(item.rule))), ())
+
+    def _evaluate(self, item: SelectedRule) -> _Result:
+        rule = item.rule
+        if rule.cost is Cost.HEAVY and not (self._heavy or item.explicit):
+            return _Result(Status.LEFT_OUT, (), "a heavy rule: ask for it with --heavy or by its exact code or name")
+        gate = next((code for selector, code in self._gates.items() if matches_selector(rule, selector)), None)
+        if gate:
+            return _Result(Status.BLOCKED, (), f"blocked by {gate}")
+        lacks = tuple(section for section in rule.needs if not self._facts.has(section))
+        if lacks:
+            why = "; ".join(self._facts.why_absent(section) for section in lacks)
+            return _Result(Status.NOT_EVALUATED, (), why, lacks)
+        if item.failure is not None:
+            return _crash(item, item.failure, ())
+        return self._check(item)
+
+    def _check(self, item: SelectedRule) -> _Result:
+        found: list[Finding] = []
+        try:
+            _collect(self._facts, item.rule, self._live, found)
+        except NotEvaluated as why:
+            reason = error_text(why) or "the rule did not say what it lacked"
+            return _Result(Status.FOUND if found else Status.NOT_EVALUATED, tuple(found), reason)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
+            return _crash(item, error, found)
+        return _Result(Status.FOUND if found else Status.CLEAN, tuple(found))
+
+
+def _collect(facts: Facts, rule: Rule, live: LiveTarget | None, found: list[Finding]) -> None:
+    """Put the rule's findings into `found` one by one, so that a crash leaves those that came before it."""
     if not isinstance(rule, HeavyRule):
-        result = rule.check(facts)
+        result: object = rule.check(facts)
     elif live is None:
         raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
     else:
         result = rule.check_live(facts, live)
     if not isinstance(result, Iterable):
-        raise _RubbishError(f"check() must return or yield findings, it returned {type(result).__name__}")
-    yield from result
+        text = f"it must return or yield findings, and returned {type(result).__name__}"
+        raise PackFault(text, code_frame(_code_of(rule)))
+    try:
+        for finding in result:
+            problem = _problem(finding, rule, len(found))
+            if problem:
+                raise PackFault(problem, _frame_in(result, rule))
+            found.append(finding)
+    finally:
+        if inspect.isgenerator(result):
+            with suppress(Exception):
+                result.close()
 
 
-def _checked(finding: object, rule: Rule) -> Finding:
+def _problem(finding: object, rule: Rule, count: int) -> str:
     if not isinstance(finding, Finding):
-        raise _RubbishError(f"check() must yield Finding objects, it yielded {type(finding).__name__}")
-    if finding.code != rule.code:
-        raise _RubbishError(f"check() must yield findings of {rule.code}, it yielded one of {finding.code}")
-    return finding
+        return f"it must yield Finding objects, and yielded {type(finding).__name__}"
+    if (finding.code, finding.name, finding.phase) != (rule.code, rule.name, rule.phase):
+        return f"it must yield findings of {rule.code} {rule.name}, and yielded one of {finding.code} {finding.name}"
+    if count >= FINDING_LIMIT:
+        return f"it yielded more than {FINDING_LIMIT} findings and was stopped"
+    return ""
+
+
+def _code_of(rule: Rule) -> Any:
+    function = rule.check_live if isinstance(rule, HeavyRule) else rule.check
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def _frame_in(result: object, rule: Rule) -> str:
+    """The line at which a generator stands; where the rule's check begins when it is none."""
+    frame = getattr(result, "gi_frame", None)
+    return code_frame(frame.f_code, frame.f_lineno) if frame else code_frame(_code_of(rule))
+
+
+def _crash(item: SelectedRule, error: BaseException, found: Sequence[Finding]) -> _Result:
+    finding = rule_crashed(item.rule, error, item.origin)
+    return _Result(Status.CRASHED, (*found, finding), describe_error(error))
+
+
+def _outcome(item: SelectedRule, result: _Result, seconds: float) -> Outcome:
+    own = sum(1 for finding in result.findings if finding.code == item.rule.code)
+    return Outcome(
+        code=item.rule.code,
+        name=item.rule.name,
+        phase=item.rule.phase,
+        status=result.status,
+        findings=own,
+        reason=result.reason,
+        partial=bool(result.reason) and own > 0,
+        explicit=item.explicit,
+        lacks=result.lacks,
+        pack=item.pack,
+        seconds=seconds,
+    )
 
 
 def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
@@ -212,8 +330,10 @@ def matches_selector(rule: Rule, selector: str) -> bool:
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """Report order: phase, code, subject (numbers as numbers), key, message. Independent of hash seeds."""
-    return sorted(
-        findings,
-        key=lambda item: (item.phase, item.code, natural_key(item.subject), item.key, item.ranks, item.message),
-    )
+    """Report order: phase, code, subject (numbers as numbers), key, ... Independent of hash seeds and yield order."""
+    return sorted(findings, key=_sort_key)
+
+
+def _sort_key(item: Finding) -> tuple[Any, ...]:
+    place = (item.phase, item.code, natural_key(item.subject), item.subject, item.key, item.ranks, item.message)
+    return (*place, item.owner or "", item.kind.value, item.severity, repr(item.evidence))

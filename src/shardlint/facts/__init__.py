@@ -1,6 +1,6 @@
 """Frozen facts: what collectors produce and rules read. Nothing here imports torch."""
 
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts
+from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -25,11 +25,33 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
+from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
+from .ranks import RankDifference, RanksFacts
+from .sharding import (
+    DENSE,
+    EXPERT,
+    LOCAL,
+    ROOT,
+    UNMANAGED,
+    UNTRACKED,
+    LayoutFacts,
+    MeshFacts,
+    OwnershipFacts,
+    ReductionFacts,
+    ShardingFacts,
+    UnitFacts,
+)
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
 
 __all__ = [
+    "DENSE",
     "EMPTY",
+    "EXPERT",
     "FACTS_VERSION",
+    "LOCAL",
+    "ROOT",
+    "UNMANAGED",
+    "UNTRACKED",
     "WRAPPER_KINDS",
     "BuildFacts",
     "CheckpointFacts",
@@ -49,18 +71,33 @@ __all__ = [
     "FrozenDict",
     "IndexFacts",
     "InvariantOutcome",
+    "LayoutFacts",
+    "LeftoverKey",
     "LoadFacts",
+    "LoadRemark",
+    "MeshFacts",
     "MismatchedKey",
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "OwnershipFacts",
+    "PlanFacts",
     "ProbeFacts",
+    "RankDifference",
+    "RanksFacts",
     "RebuildableBufferFacts",
+    "ReductionFacts",
+    "RepeatedKey",
     "ReplacementFacts",
+    "RoundTrip",
     "Section",
+    "ShardingFacts",
     "SharedStateFacts",
     "TensorFacts",
     "TensorLayout",
+    "TensorPlan",
+    "TiePlan",
+    "UnitFacts",
     "WrapperFacts",
     "freeze",
     "thaw",

@@ -26,7 +26,7 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema.
+    index-json, index-schema, config-json.
     """
 
     file: str
@@ -40,7 +40,9 @@ class FileFacts:
     """
     One file of the checkpoint folder. `name` is relative to the folder; `size` is in bytes.
 
-    `kind` is safetensors, pickle, gguf, dcp, adapter, lfs-pointer or other; `opened` tells whether its header was read.
+    `kind` is safetensors, pickle, gguf, dcp, adapter, lfs-pointer or other; `opened` tells whether its header was read,
+    `counts` whether a loader reads it (named by the index, or the single file). The data part begins `header_bytes`
+    bytes into the file.
     """
 
     name: str
@@ -50,6 +52,7 @@ class FileFacts:
     header_bytes: int = 0
     metadata: FrozenDict = EMPTY
     tensors: int = 0
+    counts: bool = False
 
 
 @frozen(kw_only=True)
@@ -63,6 +66,22 @@ class IndexFacts:
 
 
 @frozen(kw_only=True)
+class RepeatedKey:
+    """
+    One key stored in two files. A loader takes it from `file`; it stands in `other_file` as well.
+
+    `counts` when a loader reads `other_file` too. `equal` says whether the bytes are the same, None when they were
+    not compared.
+    """
+
+    key: str
+    file: str
+    other_file: str
+    counts: bool = False
+    equal: bool | None = None
+
+
+@frozen(kw_only=True)
 class CheckpointFacts:
     """
     A checkpoint folder or file, nothing executed and no tensor read.
@@ -72,13 +91,14 @@ class CheckpointFacts:
     """
 
     path: str
-    format: str  # safetensors, safetensors-sharded, dcp, gguf, pickle, empty
+    format: str  # safetensors, safetensors-sharded, adapter, dcp, gguf, pickle
     files: tuple[FileFacts, ...] = ()
     entries: tuple[EntryFacts, ...] = ()
     extra_entries: tuple[EntryFacts, ...] = ()
     index: IndexFacts | None = None
     config: FrozenDict | None = None
     problems: tuple[FileProblem, ...] = ()
+    repeated_keys: tuple[RepeatedKey, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

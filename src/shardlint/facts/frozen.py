@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from typing import Any
 
@@ -74,18 +75,32 @@ class FrozenDict(Mapping[str, Any]):
         return (FrozenDict, (self._items,))
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+_NON_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
 def freeze(value: Any) -> Any:
     """
     Return `value` with every mapping turned into a `FrozenDict` and every list, tuple or set into a tuple.
 
-    Raises `TypeError` for anything that is no plain value (None, bool, number, string) or container of them.
+    Keys become strings. NaN and infinities become the texts `NaN`, `Infinity`, `-Infinity`: JSON has no others, and
+    a NaN would not even equal itself. Subclasses of str, int and float become what they are based on.
+
+    Raises `TypeError` for anything that is no plain value (None, bool, number, string) or container of them, and for
+    two keys that are the same string.
     """
+    if type(value) in _PLAIN or isinstance(value, FrozenDict):
+        return value
     if isinstance(value, enum.Enum):
         return freeze(value.value)
-    if isinstance(value, FrozenDict) or value is None or isinstance(value, (str, int, float)):
-        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _NON_FINITE[str(float(value))]
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, Mapping):
-        return FrozenDict({str(key): item for key, item in value.items()})
+        return _freeze_mapping(value)
     if isinstance(value, (list, tuple)):
         return tuple(freeze(item) for item in value)
     if isinstance(value, (set, frozenset)):
@@ -93,6 +108,13 @@ def freeze(value: Any) -> Any:
     raise TypeError(
         f"expected a plain value (None, bool, number, string, mapping, sequence), got {type(value).__name__}"
     )
+
+
+def _freeze_mapping(value: Mapping[Any, Any]) -> FrozenDict:
+    items = {str(freeze(key)): item for key, item in value.items()}
+    if len(items) != len(value):
+        raise TypeError(f"two keys of a mapping are the same as strings: {list(value)!r}")
+    return FrozenDict(items)
 
 
 def thaw(value: Any) -> Any:

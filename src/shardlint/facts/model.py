@@ -123,7 +123,8 @@ class ClassDeclaration:
     expressions, relative to the module) when a mapping was written; `tied_weights_names` are the names when a sequence
     was; `tied_weights_form` is the Python type that it was written in (`dict`, `list`, `NoneType`, ...).
     `active_ties` are the ties in force, expanded to {target: source} tensor names relative to the module: empty when
-    the configuration turns tying off, None when the library keeps no such record.
+    the configuration turns tying off, None when the library keeps no such record. `tie_word_embeddings` is the flag
+    of the module's own configuration, None when that has no such flag.
     """
 
     fqn: str
@@ -140,6 +141,7 @@ class ClassDeclaration:
     no_split_modules: tuple[str, ...] = ()
     base_model_prefix: str = ""
     base_model_present: bool = False
+    tie_word_embeddings: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -159,6 +161,8 @@ class ModelFacts:
 
     `aliases_cut` names modules that have more aliases than were followed (their tensors too), `cycles` the names at
     which a module contains itself.
+    `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
+    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
     """
 
     qualified_type: str
@@ -173,6 +177,7 @@ class ModelFacts:
     declarations: tuple[ClassDeclaration, ...] = ()
     aliases_cut: tuple[str, ...] = ()
     cycles: tuple[str, ...] = ()
+    key_mapping: str | None = None
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

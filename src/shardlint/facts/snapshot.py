@@ -11,6 +11,9 @@ from .contract import ContractFacts, DataFacts
 from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
+from .plan import PlanFacts
+from .ranks import RanksFacts
+from .sharding import ShardingFacts
 
 FACTS_VERSION = 1
 
@@ -21,9 +24,12 @@ class Section(enum.Enum):
     BUILD = "build"
     MODEL = "model"
     CHECKPOINT = "checkpoint"
+    PLAN = "plan"
     LOAD = "load"
     CONTRACT = "contract"
     DATA = "data"
+    SHARDING = "sharding"
+    RANKS = "ranks"
 
 
 @frozen(kw_only=True)
@@ -80,9 +86,12 @@ class Facts:
     build: BuildFacts | None = None
     model: ModelFacts | None = None
     checkpoint: CheckpointFacts | None = None
+    plan: PlanFacts | None = None
     load: LoadFacts | None = None
     contract: ContractFacts | None = None
     data: DataFacts | None = None
+    sharding: ShardingFacts | None = None
+    ranks: RanksFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

@@ -63,6 +63,17 @@ class Report:
         """0, 1 or 2: see `Verdict`."""
         return self.verdict.exit_status
 
+    def __str__(self) -> str:
+        """The text report, as the command line would write it to a file."""
+        from io import StringIO
+
+        from .options import ReportOptions
+        from .text import write_text
+
+        stream = StringIO()
+        write_text(self, stream, ReportOptions())
+        return stream.getvalue()
+
     def errors(self) -> tuple[Finding, ...]:
         """The findings of severity error."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)

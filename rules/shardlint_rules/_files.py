@@ -1,0 +1,46 @@
+"""What the rules about single checkpoint files share: problems of certain kinds become findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
+from shardlint.facts import FileProblem
+
+_WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
+# What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
+BLOCKED_BY_FILES = ("D501", "D510", "D516", "D522", "V002")
+
+
+class FileProblemRule(Rule, abstract=True):
+    """
+    A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them.
+
+    A problem of a weight file that no loader opens (it stands beside the files that count) is told as information,
+    which blocks nothing.
+    """
+
+    needs = (Section.CHECKPOINT,)
+    blocks = BLOCKED_BY_FILES
+    sayings: dict[str, str]
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        checkpoint = facts.checkpoint
+        assert checkpoint is not None
+        named = set(checkpoint.index.weight_map.values()) if checkpoint.index else set()
+        beside = {file.name for file in checkpoint.files if not file.counts and file.kind in _WEIGHTS} - named
+        for number, problem in enumerate(checkpoint.problems):
+            if problem.kind in self.sayings:
+                yield self._finding(problem, number, counts=problem.file not in beside)
+
+    def _finding(self, problem: FileProblem, number: int, *, counts: bool) -> Finding:
+        about = f" (tensor {problem.key})" if problem.key else ""
+        beside = "" if counts else "; no loader reads this file"
+        return self.finding(
+            subject=problem.file,
+            kind=SubjectKind.FILE,
+            severity=self.severity if counts else Severity.INFO,
+            message=f"{problem.file}{about}: {self.sayings[problem.kind]}: {problem.detail}{beside}",
+            evidence={"problem": problem.kind, "detail": problem.detail, "tensor": problem.key},
+            key=f"{problem.kind}:{problem.key or number}",
+        )

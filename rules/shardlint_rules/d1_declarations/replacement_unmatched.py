@@ -1,0 +1,49 @@
+"""D103 replacement-unmatched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.keys import Candidates
+
+
+class ReplacementUnmatched(Rule):
+    """
+    A declared module replacement matched no module of the final tree.
+
+    ## What it does
+    Takes every module replacement that the contract declares and looks for the modules that it produced.
+
+    ## Why it is unsafe
+    The run trains the original modules: the fused kernel, the parallel layer or the patched forward that was to be
+    put in their place is not there, and nothing else says so.
+
+    ## What to do
+    Correct the pattern: module names change when a model is renamed, wrapped or upgraded. Delete the replacement if the
+    model no longer has such modules.
+    """
+
+    code = "D103"
+    name = "replacement-unmatched"
+    phase = Phase.D1
+    severity = Severity.ERROR
+    needs = (Section.CONTRACT, Section.MODEL)
+    related_config = ("contract.replacements",)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.contract is not None
+        assert facts.model is not None
+        lost = [item for item in facts.contract.replacements if not item.matched]
+        if not lost:
+            return
+        candidates = Candidates(tuple(module.fqn for module in facts.model.modules if module.fqn))
+        for item in lost:
+            near = candidates.near(item.pattern)
+            hint = f"; the nearest modules are {', '.join(near)}" if near else ""
+            yield self.finding(
+                subject=item.pattern,
+                kind=SubjectKind.PATTERN,
+                message=f"the replacement of {item.pattern!r} by {item.replacement} matched no module{hint}",
+                evidence={"replacement": item.replacement, "nearest": near},
+            )

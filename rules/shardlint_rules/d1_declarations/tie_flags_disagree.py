@@ -1,0 +1,87 @@
+"""D106 tie-flags-disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ModelFacts
+from shardlint.keys import KeyResolver, identity_reason
+from shardlint.ties import declared_ties
+
+
+class TieFlagsDisagree(Rule):
+    """
+    Nested configurations disagree about tied word embeddings, and the end that is not tied has no source.
+
+    ## What it does
+    Collects `tie_word_embeddings` from the configuration and the configurations inside it. Where they disagree, looks
+    at each declared tie that is not real in the live model and asks whether both ends come from the checkpoint.
+
+    ## Why it is unsafe
+    The loader reads one flag and the class another: the head is neither tied nor loaded, so it keeps the random values
+    that it was initialised with.
+
+    ## What to do
+    Give all flags the value that the checkpoint was trained with.
+    """
+
+    code = "D106"
+    name = "tie-flags-disagree"
+    phase = Phase.D1
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        model = facts.model
+        assert model is not None
+        flags = dict(_flags(model.config or {}))
+        if len(set(flags.values())) < 2:
+            return
+        pairs = dict(_untied_pairs(model))
+        if not pairs:
+            return
+        without_source = _without_source(facts, model)
+        for target, source in pairs.items():
+            lost = [name for name in (target, source) if name in without_source]
+            if lost:
+                said = ", ".join(f"{path} = {value}" for path, value in flags.items())
+                yield self.finding(
+                    subject=lost[0],
+                    kind=SubjectKind.TENSOR,
+                    message=f"{lost[0]} has no source in the checkpoint and is not tied to its partner, while the "
+                    f"configurations disagree: {said}",
+                    evidence={"flags": flags, "target": target, "source": source},
+                )
+
+
+def _flags(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    for key, value in config.items():
+        if key == "tie_word_embeddings" and isinstance(value, bool):
+            yield prefix + key, value
+        elif isinstance(value, Mapping):
+            yield from _flags(value, f"{prefix}{key}.")
+
+
+def _untied_pairs(model: ModelFacts) -> Iterator[tuple[str, str]]:
+    names = model.tensor_by_name()
+    for tie in declared_ties(model):
+        for target, source in tie.pairs:
+            left, right = names[target], names[source]
+            if left is not right and (left.storage is None or left.storage != right.storage):
+                yield target, source
+
+
+def _without_source(facts: Facts, model: ModelFacts) -> set[str]:
+    """The live names that the checkpoint does not fill, from the load report or else from headers."""
+    if facts.load is not None:
+        return set(facts.load.missing)
+    if facts.checkpoint is None:
+        raise NotEvaluated(
+            f"whether both ends of the tie are stored is unknown: {facts.why_absent(Section.CHECKPOINT)}"
+        )
+    if reason := identity_reason(facts):
+        raise NotEvaluated(reason)
+    resolver = KeyResolver(model)
+    return set(model.state_dict_keys()) - {resolver.live_name(entry.key) for entry in facts.checkpoint.entries}

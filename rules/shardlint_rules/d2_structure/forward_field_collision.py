@@ -1,0 +1,45 @@
+"""D204 forward-field-collision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+
+
+class ForwardFieldCollision(Rule):
+    """
+    Two stages of the data pipeline claim the same forward field.
+
+    ## What it does
+    Lists the stages that claim each forward field and reports the fields that more than one stage claims.
+
+    ## Why it is unsafe
+    The later stage overwrites what the earlier one wrote, so the model sees one of the two by the accident of their
+    order, and the batch looks sound.
+
+    ## What to do
+    Let one stage own the field. If a stage has to transform what another wrote, say so in one stage.
+    """
+
+    code = "D204"
+    name = "forward-field-collision"
+    phase = Phase.D2
+    severity = Severity.ERROR
+    needs = (Section.DATA,)
+    related_config = ("contract.data",)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.data is not None
+        claims: dict[str, list[str]] = {}
+        for stage in facts.data.stages:
+            for name in dict.fromkeys(stage.fields):
+                claims.setdefault(name, []).append(stage.name)
+        for name, stages in claims.items():
+            if len(stages) > 1:
+                yield self.finding(
+                    subject=name,
+                    kind=SubjectKind.FIELD,
+                    message=f"expected one stage to claim the forward field {name!r}, found {', '.join(stages)}",
+                    evidence={"stages": stages},
+                )

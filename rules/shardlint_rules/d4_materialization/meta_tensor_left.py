@@ -1,0 +1,52 @@
+"""D401 meta-tensor-left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+
+
+class MetaTensorLeft(Rule):
+    """
+    A parameter or buffer has no storage: it is still on the meta device.
+
+    ## What it does
+    Reports every parameter and buffer, under all its names, that is a meta tensor after materialization. Buffers that
+    the contract declares to be built lazily (`lazy_buffers`) are left out.
+
+    ## Why it is unsafe
+    A meta parameter fails at the first forward. A meta buffer may never be noticed: what is written to it is lost, and
+    what a later `to_empty` puts there is whatever the memory held. No validation of values can mean anything meanwhile.
+
+    ## What to do
+    Load or initialise the tensor after the model is moved off meta. A buffer that is not stored in checkpoints has to
+    be computed again by its module.
+    """
+
+    code = "D401"
+    name = "meta-tensor-left"
+    phase = Phase.D4
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+    blocks = ("V0",)
+    related_config = ("contract.lazy_buffers",)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.model is not None
+        lazy = facts.contract.lazy_buffers if facts.contract else ()
+        for tensor in facts.model.tensors:
+            if not tensor.is_meta or (not tensor.is_parameter and _declared(tensor.aliases, lazy)):
+                continue
+            names = sorted(tensor.aliases)
+            yield self.finding(
+                subject=tensor.fqn,
+                message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
+                evidence={"aliases": names, "shape": tensor.shape, "dtype": tensor.dtype},
+                owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            )
+
+
+def _declared(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs for name in names)

@@ -1,0 +1,56 @@
+"""D402 rebuildable-buffer-incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.facts import RebuildableBufferFacts
+
+
+class RebuildableBufferIncomplete(Rule):
+    """
+    A derived buffer that its module promises to rebuild was not rebuilt, or cannot be.
+
+    ## What it does
+    Takes every buffer for which a module carries a recipe and checks that it is there, is not persistent, is off the
+    meta device, and that the recipe names a source or a factory.
+
+    ## Why it is unsafe
+    Such a buffer is stored in no checkpoint. If its recipe did not run, nothing else writes it, and positions or masks
+    computed from it are silently wrong.
+
+    ## What to do
+    Run the module's rebuild after materialization, register the buffer with `persistent=False`, and give the recipe a
+    source buffer or a factory.
+    """
+
+    code = "D402"
+    name = "rebuildable-buffer-incomplete"
+    phase = Phase.D4
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.model is not None
+        for item in facts.model.rebuildable_buffers:
+            if reasons := _reasons(item):
+                yield self.finding(
+                    subject=item.fqn,
+                    message=f"the derived buffer {item.fqn} {' and '.join(reasons)}",
+                    evidence={"reasons": reasons},
+                    owner=item.fqn.rpartition(".")[0] or "<root>",
+                )
+
+
+def _reasons(item: RebuildableBufferFacts) -> list[str]:
+    reasons = []
+    if not item.present:
+        reasons.append("is missing")
+    if item.persistent:
+        reasons.append("became persistent")
+    if item.is_meta:
+        reasons.append("is still meta")
+    if not (item.has_source or item.has_factory):
+        reasons.append("has a recipe with neither source nor factory")
+    return reasons

@@ -1,0 +1,51 @@
+"""D502 conversion-not-reversible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+
+
+class ConversionNotReversible(Rule):
+    """
+    A weight conversion that was applied while loading has no working reverse.
+
+    ## What it does
+    Takes every conversion that the load recorded and reports those without a `reverse_transform` that can be called and
+    does not raise.
+
+    ## Why it is unsafe
+    Saving has to undo the conversion. Without a reverse, the checkpoints of this run have names or layouts that the
+    next load does not read, which shows when somebody resumes.
+
+    ## What to do
+    Give the conversion's operations a reverse, or plan to save in the live layout and load it with the same conversion
+    left out.
+    """
+
+    code = "D502"
+    name = "conversion-not-reversible"
+    phase = Phase.D5
+    severity = Severity.ERROR
+    needs = (Section.LOAD,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.load is not None
+        for number, item in enumerate(facts.load.conversions):
+            if item.reverse_error is None:
+                continue
+            sources = ", ".join(item.sources)
+            yield self.finding(
+                subject=", ".join(item.targets) or item.qualified_type,
+                kind=SubjectKind.PATTERN,
+                message=f"{item.qualified_type} from {sources} cannot be reversed: {item.reverse_error}",
+                evidence={
+                    "type": item.qualified_type,
+                    "operations": item.operations,
+                    "sources": item.sources,
+                    "targets": item.targets,
+                    "error": item.reverse_error,
+                },
+                key=str(number),
+            )

@@ -1,0 +1,77 @@
+"""D501 coverage-incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.coverage import Coverage, SourceClass, TargetClass, coverage, iter_unexplained, stored_coverage
+from shardlint.keys import Candidates
+
+
+class CoverageIncomplete(Rule):
+    """
+    Live tensors without a source in the checkpoint, or checkpoint keys without a live tensor.
+
+    ## What it does
+    Classifies every key of `state_dict()` and every stored key that found no place: from the retained load report, or,
+    without one, from the headers of the checkpoint where its keys are the live names. Ties, buffers that are not
+    stored, old derived buffers, layers cut by the configuration, heads of another class and the contract's exclusions
+    are accounted for. The finding names the nearest candidates on the other side.
+
+    ## Why it is unsafe
+    A live tensor without a source keeps its random initialisation; a stored key without a target is trained knowledge
+    that is thrown away. Loaders report both as a warning, or not at all, and training goes on.
+
+    ## What to do
+    Correct the names (a renamed module, a wrong prefix, the wrong class), or declare what is intended with
+    `training_only_targets` and `inference_only_sources` in the contract.
+    """
+
+    code = "D501"
+    name = "coverage-incomplete"
+    phase = Phase.D5
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+    related_config = ("contract.training_only_targets", "contract.inference_only_sources")
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.load is None and facts.checkpoint is None:
+            raise NotEvaluated(
+                f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
+            )
+        found = coverage(facts) if facts.load else stored_coverage(facts)
+        assert found is not None
+        near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
+        for key, kind in iter_unexplained(found):
+            candidates = near_source if isinstance(kind, TargetClass) else near_target
+            yield self._finding(found, key, kind, candidates.near(key))
+
+    def _finding(self, found: Coverage, key: str, kind: TargetClass | SourceClass, near: tuple[str, ...]) -> Finding:
+        severity, text = _SAYINGS[kind]
+        hint = f"; the nearest on the other side: {', '.join(near)}" if near else ""
+        return self.finding(
+            subject=key,
+            kind=SubjectKind.TENSOR if isinstance(kind, TargetClass) else SubjectKind.KEY,
+            severity=severity,
+            message=f"{text.format(key=key)}{hint}",
+            evidence={"class": kind.value, "basis": found.basis, "nearest": near},
+            key=kind.value,
+        )
+
+
+def _open(found: Coverage) -> tuple[str, ...]:
+    wanted = (TargetClass.UNSUPPORTED_MISSING_TARGET, TargetClass.NEW_HEAD)
+    return tuple(key for key, kind in found.targets.items() if kind in wanted)
+
+
+_SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {
+    TargetClass.UNSUPPORTED_MISSING_TARGET: (Severity.ERROR, "the live tensor {key} has no source in the checkpoint"),
+    TargetClass.NEW_HEAD: (
+        Severity.WARNING,
+        "{key} belongs to a head that the checkpoint's class does not have: it starts from its initialisation",
+    ),
+    SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} has no live tensor"),
+    SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that the live class does not have"),
+    SourceClass.BEYOND_CONFIG: (Severity.INFO, "{key} belongs to a layer beyond those that the configuration asks for"),
+}

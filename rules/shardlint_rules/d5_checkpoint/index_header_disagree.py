@@ -1,0 +1,88 @@
+"""D506 index-header-disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import CheckpointFacts
+from shardlint.keys import KeyResolver, identity_reason
+
+
+class IndexHeaderDisagree(Rule):
+    """
+    The index and the headers of the files disagree about where a key is stored.
+
+    ## What it does
+    Reports keys that the index maps to a file whose header does not hold them (and the file that does), and keys in the
+    header of a named file that the index does not know. It says whether the live model wants the key. Files whose
+    header could not be read are left to the rules about files.
+
+    ## Why it is unsafe
+    Loaders differ: some read every key of every file, some only what the index says, some fail. The same folder
+    then gives different models.
+
+    ## What to do
+    Write the index again from the headers, or save the checkpoint again.
+    """
+
+    code = "D506"
+    name = "index-header-disagree"
+    phase = Phase.D5
+    severity = Severity.ERROR
+    needs = (Section.CHECKPOINT,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        checkpoint = facts.checkpoint
+        assert checkpoint is not None
+        if checkpoint.index is None:
+            return
+        holders: dict[str, list[str]] = {}
+        for entry in (*checkpoint.entries, *checkpoint.extra_entries):
+            holders.setdefault(entry.key, []).append(entry.file)
+        opened = _opened(checkpoint)
+        wants = _Wants(facts)
+        for key, file in checkpoint.index.weight_map.items():
+            if file in opened and file not in holders.get(key, ()):
+                yield self._absent(key, str(file), holders.get(key, []), wants(key))
+        for entry in checkpoint.entries:
+            if entry.key not in checkpoint.index.weight_map:
+                yield self._unknown(entry.key, entry.file, wants(entry.key))
+
+    def _absent(self, key: str, file: str, holders: list[str], wanted: str) -> Finding:
+        where = f"found it in {', '.join(holders)}" if holders else "found it in no file that was read"
+        return self.finding(
+            subject=key,
+            kind=SubjectKind.KEY,
+            message=f"the index maps {key} to {file}, whose header does not hold it; {where}; {wanted}",
+            evidence={"index_file": file, "found_in": holders, "live_model": wanted},
+        )
+
+    def _unknown(self, key: str, file: str, wanted: str) -> Finding:
+        return self.finding(
+            subject=key,
+            kind=SubjectKind.KEY,
+            message=f"{file} holds {key}, which the index does not name; {wanted}",
+            evidence={"found_in": [file], "live_model": wanted},
+            key=file,
+        )
+
+
+def _opened(checkpoint: CheckpointFacts) -> set[str]:
+    """The files whose header was read without a problem."""
+    broken = {problem.file for problem in checkpoint.problems}
+    return {file.name for file in checkpoint.files if file.opened and file.name not in broken}
+
+
+class _Wants:
+    """Says in words whether the live model wants a key."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._unknown = identity_reason(facts)
+        self._resolver = KeyResolver(facts.model) if facts.model and not self._unknown else None
+
+    def __call__(self, key: str) -> str:
+        if self._resolver is None:
+            return "whether the live model wants it is unknown"
+        name = self._resolver.live_name(key)
+        return f"the live model wants it as {name}" if name else "the live model does not want it"

@@ -1,0 +1,106 @@
+"""D504 shape-mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import CheckpointFacts, ModelFacts
+from shardlint.keys import KeyResolver, identity_reason
+
+Shape = tuple[int, ...]
+
+
+class ShapeMismatch(Rule):
+    """
+    A stored tensor has another shape than the live tensor that it is for.
+
+    ## What it does
+    Reports what the load report calls mismatched, and compares the shapes of headers with the global shapes of live
+    tensors where the checkpoint's keys are the live names. It says so when the sizes are the same in another order.
+
+    ## Why it is unsafe
+    A loader that is told to ignore mismatched sizes leaves the live tensor at its random initialisation. A transposed
+    square matrix would not even be noticed: one that is not square is the only sign.
+
+    ## What to do
+    Load with the configuration that the checkpoint was saved with; transpose or reshape where the stored layout is
+    another; resize the embedding before loading if the vocabulary was meant to differ.
+    """
+
+    code = "D504"
+    name = "shape-mismatch"
+    phase = Phase.D5
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.load is None and facts.checkpoint is None:
+            raise NotEvaluated(f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)}")
+        told = set()
+        for item in facts.load.mismatched if facts.load else ():
+            told.add(item.key)
+            yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
+        reason = identity_reason(facts)
+        if reason and facts.load is None:
+            raise NotEvaluated(reason)
+        if reason or facts.checkpoint is None or facts.model is None:
+            return
+        yield from self._from_headers(facts.model, facts.checkpoint, told)
+        if unread := _unread(facts.checkpoint):
+            raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
+
+    def _from_headers(self, model: ModelFacts, checkpoint: CheckpointFacts, told: set[str]) -> Iterator[Finding]:
+        resolver, tensors = KeyResolver(model), model.tensor_by_name()
+        elsewhere = 0
+        for key, entry in checkpoint.entry_by_key().items():
+            name = resolver.live_name(key)
+            if name is None or name in told or tensors[name].shape == entry.shape or tensors[name].unreadable:
+                continue
+            if tensors[name].numel == 0 and 0 not in entry.shape:
+                elsewhere += 1
+            else:
+                yield self._finding(name, key, entry.shape, tensors[name].shape)
+        if elsewhere:
+            raise NotEvaluated(f"{elsewhere} live tensors are empty here: their elements are held elsewhere")
+
+    def _finding(self, name: str, key: str, stored: Shape, live: Shape) -> Finding:
+        return self.finding(
+            subject=name,
+            message=f"{name}: expected the stored shape to be {list(live)}, found {list(stored)}{_hint(stored, live)}",
+            evidence={"key": key, "stored_shape": stored, "live_shape": live, "relation": _relation(stored, live)},
+        )
+
+
+def _relation(stored: Shape, live: Shape) -> str:
+    if stored == live[::-1]:
+        return "transposed"
+    if sorted(stored) == sorted(live):
+        return "permuted"
+    if _elements(stored) == _elements(live):
+        return "reshaped"
+    return "different"
+
+
+def _elements(shape: Shape) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _hint(stored: Shape, live: Shape) -> str:
+    hints = {
+        "transposed": ", which is the transpose",
+        "permuted": ", the same sizes in another order",
+        "reshaped": ", which has as many elements",
+    }
+    return hints.get(_relation(stored, live), "")
+
+
+def _unread(checkpoint: CheckpointFacts) -> list[str]:
+    """Files that count and whose header could not be read."""
+    counting = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
+    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
+    read = {entry.file for entry in checkpoint.entries}
+    return sorted(file for file in broken - read if counting is None or file in counting)

@@ -1,0 +1,241 @@
+"""
+Lint from Python: the same engine as the command line's, without a command line.
+
+    report = shardlint.lint(model, checkpoint="checkpoints/base", load_info=info)
+    report.raise_for_errors()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from attrs import frozen
+
+from ._version import __version__
+from .assembly import coverage_of, metadata_of
+from .facts import Facts
+from .live import LiveTarget, Target
+from .report.model import Report, untrusted, verdict_of
+from .rule import Severity
+from .runner import SelectedRule, evaluate, sort_findings
+from .suppress import Suppressed, apply_suppressions
+
+if TYPE_CHECKING:
+    from .config import Settings
+    from .contract import Contract, DataPipeline
+    from .plugins.registry import Registry
+    from .selection import Layer, Selection
+
+
+@frozen(kw_only=True)
+class Run:
+    """A report, and what became of every suppression on the way to it."""
+
+    report: Report
+    suppressed: Suppressed
+
+
+@frozen(kw_only=True)
+class Session:
+    """
+    Everything that is decided before facts are there: settings, packs, selected rules, fail level.
+
+    `fail_level` is None when no severity fails a run. `today` is the day by which suppressions expire.
+    """
+
+    settings: Settings
+    registry: Registry
+    selection: Selection
+    rules: tuple[SelectedRule, ...]
+    fail_level: Severity | None
+    heavy: bool
+    today: date
+    suppress: bool = True
+
+    def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
+        """Evaluate the selected rules over `facts`, apply suppressions, judge."""
+        started = time.perf_counter()
+        evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
+        engine = (*self.registry.diagnostics, *self.selection.diagnostics)
+        found = sort_findings((*evaluation.findings, *engine))
+        suppressions = self.settings.suppressions if self.suppress else ()
+        outcomes = evaluation.outcomes
+        hidden = apply_suppressions(found, suppressions, outcomes, self.today, self.registry.rules)
+        findings = self.selection.adjust(sort_findings((*hidden.visible, *hidden.diagnostics)))
+        blocked_by = untrusted(outcomes, findings)
+        report = Report(
+            tool=f"shardlint {__version__}",
+            target=facts.target,
+            verdict=verdict_of(findings, blocked_by, self.fail_level),
+            fail_level=self.fail_level,
+            findings=findings,
+            suppressed=hidden.suppressed,
+            outcomes=outcomes,
+            blocked_by=blocked_by,
+            metadata=metadata_of(facts, self.registry),
+            coverage=coverage_of(facts),
+            seconds=time.perf_counter() - started,
+        )
+        return Run(report=report, suppressed=hidden)
+
+
+def load_registry(settings: Settings, *, require: Iterable[str] = (), disable: Iterable[str] = ()) -> Registry:
+    """Load the packs that `settings` and the caller want. Raises `PackUsageError` for settings nobody can follow."""
+    from .plugins.manager import load_packs
+
+    packs = settings.packs
+    return load_packs(disable=(*packs.disable, *disable), require=(*packs.require, *require), local=packs.local)
+
+
+def open_session(
+    settings: Settings,
+    *,
+    registry: Registry | None = None,
+    layers: Sequence[Layer] = (),
+    fail_level: Severity | Literal["never"] | None = None,
+    heavy: bool = False,
+    today: date | None = None,
+    suppress: bool = True,
+) -> Session:
+    """
+    Decide everything that can be decided without facts. What is None is taken from `settings`.
+
+    `layers` come above those of the settings. Raises `SelectionError` for selectors that name nothing and
+    `ConfigError` for options that a rule does not take.
+    """
+    from .config import rule_options
+    from .selection import select_rules
+
+    registry = load_registry(settings) if registry is None else registry
+    selection = select_rules(registry.rules, (*settings.layers, *layers))
+    level = settings.fail_level if fail_level is None else fail_level
+    return Session(
+        settings=settings,
+        registry=registry,
+        selection=selection,
+        rules=selection.to_run(rule_options(settings, registry.rules)),
+        fail_level=level if isinstance(level, Severity) else None,
+        heavy=heavy or settings.heavy,
+        today=today or date.today(),
+        suppress=suppress,
+    )
+
+
+def lint_facts(
+    facts: Facts,
+    settings: Settings | None = None,
+    registry: Registry | None = None,
+    *,
+    layers: Sequence[Layer] = (),
+    heavy: bool = False,
+    live: LiveTarget | None = None,
+    today: date | None = None,
+) -> Report:
+    """Lint facts that are there already; nothing here imports torch. Without settings the defaults hold."""
+    chosen = settings_of(False) if settings is None else settings
+    return open_session(chosen, registry=registry, layers=layers, heavy=heavy, today=today).run(facts, live).report
+
+
+def lint(
+    model: Any = None,
+    *,
+    checkpoint: str | Path | None = None,
+    optimizer: Any = None,
+    contract: Contract | None = None,
+    load_info: Mapping[str, Any] | None = None,
+    data: DataPipeline | None = None,
+    config: Settings | str | Path | Literal[False] | None = None,
+    select: Iterable[str] = (),
+    extend_select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    severity: Mapping[str, str] | None = None,
+    heavy: bool = False,
+    name: str = "",
+) -> Report:
+    """
+    Lint a live model (a module, or a `Target` that says everything) and return the report.
+
+    `config` is settings, the path of a file, False for none, or None for the nearest file above the working
+    directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
+    Findings never raise: call `report.raise_for_errors()`.
+    """
+    target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
+    settings = settings_of(config)
+    registry = load_registry(settings)
+    session = open_session(
+        settings,
+        registry=registry,
+        layers=(_argument_layer(select, extend_select, ignore, severity or {}),),
+        heavy=heavy,
+    )
+    return session.run(_collect(target, registry, settings), live_of(target)).report
+
+
+def snapshot(
+    model: Any = None,
+    *,
+    checkpoint: str | Path | None = None,
+    optimizer: Any = None,
+    contract: Contract | None = None,
+    load_info: Mapping[str, Any] | None = None,
+    data: DataPipeline | None = None,
+    config: Settings | str | Path | Literal[False] | None = None,
+    name: str = "",
+) -> Facts:
+    """Collect the facts of a live model (a module or a `Target`) without judging them."""
+    target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
+    settings = settings_of(config)
+    return _collect(target, load_registry(settings), settings)
+
+
+def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settings:
+    """Settings from what `lint` takes as `config`. Raises `ConfigError` for a file with mistakes."""
+    from .config import load_settings
+
+    if config is None or config is False:
+        return load_settings(Path.cwd(), isolated=config is False)
+    if isinstance(config, (str, Path)):
+        return load_settings(Path.cwd(), explicit=Path(config))
+    return config
+
+
+def live_of(target: Target) -> LiveTarget:
+    """What heavy rules may read of `target`."""
+    checkpoint = None if target.checkpoint is None else Path(target.checkpoint)
+    return LiveTarget(model=target.model, checkpoint=checkpoint, optimizer=target.optimizer)
+
+
+def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: Any) -> Target:
+    contract, load_info, data, name = rest
+    given = {
+        "checkpoint": checkpoint,
+        "optimizer": optimizer,
+        "contract": contract,
+        "load_info": load_info,
+        "data": data,
+    }
+    more = {key: value for key, value in given.items() if value is not None} | ({"name": name} if name else {})
+    if isinstance(model, Target):
+        from attrs import evolve
+
+        return evolve(model, **more)
+    return Target(model=model, **more)
+
+
+def _argument_layer(
+    select: Iterable[str], extend_select: Iterable[str], ignore: Iterable[str], severity: Mapping[str, str]
+) -> Layer:
+    from .selection import flag_layer
+
+    levels = [f"{rule}={level}" for rule, level in severity.items()]
+    return flag_layer(tuple(select), tuple(extend_select), tuple(ignore), levels)
+
+
+def _collect(target: Target, registry: Registry, settings: Settings) -> Facts:
+    from .collect import collect
+
+    return collect(target, registry=registry, settings=settings)

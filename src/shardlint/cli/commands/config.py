@@ -1,0 +1,115 @@
+"""`shardlint config`: what the settings are, whether they are right, what they may be, and a file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...report.layout import counted
+from ...rule import Severity
+from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, Group, Problem, echo
+from ..output import parse_outputs, reporters_of, write_whole
+from ..session import config_options, load, pack_options, packs_of
+
+if TYPE_CHECKING:
+    from ...config import Settings
+
+
+@click.group("config", cls=Group, context_settings={"max_content_width": WIDEST_HELP})
+def command() -> None:
+    """Show, validate, describe or start the configuration."""
+
+
+@command.command(
+    "show",
+    cls=Command,
+    examples=(
+        ("shardlint config show", "every setting that is not its default, and where it stands"),
+        ("shardlint config show --output-format json", "for programs"),
+    ),
+)
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@config_options
+def show(output_format: str, config: str | None, isolated: bool) -> None:
+    """Show the settings that hold here, and where each stands."""
+    settings = load(config, isolated)
+    if output_format == "json":
+        from ...report.json import encode
+
+        echo(encode({"files": [str(file) for file in settings.files], "values": settings.values.plain()}))
+    else:
+        from ...config import render_settings
+
+        echo(render_settings(settings).rstrip("\n"))
+
+
+@command.command(
+    "validate",
+    cls=Command,
+    examples=(
+        ("shardlint config validate", "the file that holds in this folder"),
+        ("shardlint config validate --config ci/shardlint.yaml", "another one"),
+    ),
+)
+@pack_options
+def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], disable_pack: tuple[str, ...]) -> int:
+    """
+    Check the configuration, also against the packs.
+
+    Every key and value, every selector, rule and option of a rule. Exit status 2 when something is wrong.
+    """
+    from ...api import open_session
+    from ...report.concise import finding_line
+    from ...suppress import apply_suppressions
+
+    settings = load(config, isolated)
+    session = open_session(settings, registry=packs_of(settings, require_pack, disable_pack))
+    parse_outputs(settings.output_format, reporters_of(session.registry))
+    found = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
+    findings = (*session.registry.diagnostics, *session.selection.diagnostics, *found.diagnostics)
+    echo([finding_line(item) for item in findings] + [_validated(settings)])
+    return EXIT_UNTRUSTED if any(item.severity is Severity.ERROR for item in findings) else EXIT_OK
+
+
+def _validated(settings: Settings) -> str:
+    if settings.file is None:
+        return "no configuration file: the defaults hold"
+    return f"{settings.file}: {counted(len(settings.files), 'file')} read, every setting is valid"
+
+
+@command.command(
+    "schema", cls=Command, examples=(("shardlint config schema > shardlint.schema.json", "for an editor"),)
+)
+def schema() -> None:
+    """Print the JSON Schema of the configuration."""
+    import json
+
+    from ...config import config_schema
+
+    echo(json.dumps(config_schema(), indent=2))
+
+
+@command.command(
+    "init",
+    cls=Command,
+    examples=(("shardlint config init", "writes shardlint.yaml here, unless there is one"),),
+)
+@click.option(
+    "-o",
+    "--output",
+    default="shardlint.yaml",
+    metavar="FILE",
+    show_default=True,
+    help="The file; - is standard output.",
+)
+def init(output: str) -> None:
+    """Write a configuration file to start from. An existing file is never overwritten."""
+    from ...config import TEMPLATE
+
+    if output != "-" and Path(output).exists():
+        raise Problem(f"{output!r} exists already; edit it, or name another file with --output")
+    write_whole(output, TEMPLATE)
+    if output != "-":
+        echo(f"wrote {output}")

@@ -1,0 +1,137 @@
+"""`shardlint lint`: look at a target, say what is wrong with it."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Literal
+
+import click
+from attrs import frozen
+
+from ...report.model import Verdict
+from ...rule import Severity
+from ..base import EXIT_OK, Command, option
+from ..output import parse_outputs, report_options, reporters_of, write_outputs
+from ..session import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
+from ..targets import Request, obtain, target_options
+
+_EXAMPLES = (
+    ("shardlint lint train.py:build_model --checkpoint ckpt/", "the model that a function builds, and its checkpoint"),
+    ("shardlint lint mypackage.models:build --arg size=7b", "a builder with an argument"),
+    ("shardlint lint ckpt/", "a checkpoint alone: headers and index, no tensor is read"),
+    ("shardlint lint facts.json --select D5 --severity D516=warning", "facts of an earlier run, some rules"),
+    ("shardlint lint train.py:build_model --output-format text --output-format json:report.json", "two reports"),
+)
+
+
+@frozen(kw_only=True)
+class _Choices:
+    """What the user chose, beside the target and the configuration."""
+
+    select: tuple[str, ...]
+    extend_select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    severity: tuple[str, ...]
+    heavy: bool
+    fail_level: str | None
+    exit_zero: bool
+    as_of: date | None
+    no_suppressions: bool
+    show_suppressed: bool
+    output_format: tuple[str, ...]
+    color: str
+    quiet: bool
+    verbose: int
+    timing: bool
+    collapse: bool
+
+
+_verdict_options = stacked(
+    option("Rules", "--heavy", is_flag=True, help="Evaluate heavy rules too, which read every weight."),
+    option(
+        "Verdict",
+        "--fail-level",
+        type=click.Choice(["info", "warning", "error", "never"]),
+        metavar="LEVEL",
+        help="Findings of this severity and above give exit status 1: info, warning, error, or never. "
+        "[default: that of the configuration, else error]",
+    ),
+    option("Verdict", "--exit-zero", is_flag=True, help="Exit with 0 instead of 1; 2 stays 2."),
+    as_of_option,
+    option("Suppressions", "--no-suppressions", is_flag=True, help="Show findings that the configuration suppresses."),
+    option("Suppressions", "--show-suppressed", is_flag=True, help="List suppressed findings with their reasons."),
+)
+
+_output_options = stacked(
+    option(
+        "Output",
+        "--output-format",
+        multiple=True,
+        metavar="NAME[:FILE]",
+        help="text, concise, json or a format of a pack, to standard output or a file. Repeatable. [default: text]",
+    ),
+    color_option,
+    option("Output", "-q", "--quiet", is_flag=True, help="Only the line that sums up."),
+    option("Output", "-v", "--verbose", count=True, help="Everything, and tracebacks of errors."),
+    option("Output", "--timing", is_flag=True, help="The time that each rule took."),
+    option("Output", "--collapse/--no-collapse", default=True, help="Join findings over layers and experts, or not."),
+)
+
+
+@click.command("lint", cls=Command, examples=_EXAMPLES)
+@target_options
+@selection_options
+@_verdict_options
+@_output_options
+@pack_options
+def command(
+    *,
+    target: str,
+    checkpoint: str | None,
+    contract: str | None,
+    arg: dict[str, str],
+    config: str | None,
+    isolated: bool,
+    require_pack: tuple[str, ...],
+    disable_pack: tuple[str, ...],
+    **choices: object,
+) -> int:
+    """
+    Lint a model, its checkpoint, or both.
+
+    TARGET is a builder (package.module:callable or path/file.py:callable) that returns a module or a
+    shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
+    """
+    from ...api import open_session
+    from ...selection import flag_layer
+
+    chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
+    if chosen.quiet and chosen.verbose:
+        raise click.UsageError("--quiet and --verbose exclude each other")
+    settings = load(config, isolated)
+    registry = packs_of(settings, require_pack, disable_pack)
+    outputs = parse_outputs(chosen.output_format or settings.output_format or ("text",), reporters_of(registry))
+    session = open_session(
+        settings,
+        registry=registry,
+        layers=(flag_layer(chosen.select, chosen.extend_select, chosen.ignore, chosen.severity),),
+        fail_level=_fail_level(chosen.fail_level),
+        heavy=chosen.heavy,
+        today=chosen.as_of,
+        suppress=not chosen.no_suppressions,
+    )
+    facts, live = obtain(Request(target, checkpoint, contract, arg), registry, settings)
+    report = session.run(facts, live).report
+    options = report_options(
+        color=chosen.color,
+        verbosity=-1 if chosen.quiet else chosen.verbose,
+        collapse=chosen.collapse,
+        show_suppressed=chosen.show_suppressed,
+        timing=chosen.timing,
+    )
+    write_outputs(report, outputs, options)
+    return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
+
+
+def _fail_level(text: str | None) -> Severity | Literal["never"] | None:
+    return Severity(text) if text not in (None, "never") else "never" if text else None

@@ -1,0 +1,132 @@
+"""`shardlint rules`: the rules there are, whether each is on, and which setting decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ...report.layout import counted, table
+from ...report.style import Style
+from ...rule import Cost
+from ..base import Command, echo
+from ..output import terminal_width
+from ..session import color_option, load, pack_options, packs_of, selection_options, style_of
+
+if TYPE_CHECKING:
+    from ...selection import Decision
+
+_STATE = {True: "on", False: "off"}
+
+
+@click.command(
+    "rules",
+    cls=Command,
+    examples=(
+        ("shardlint rules", "every rule of every pack"),
+        ("shardlint rules D5 tie-not-real", "those of a phase, and one more"),
+        ("shardlint rules --enabled --ignore D5", "what would run, and which setting decides it"),
+    ),
+)
+@click.argument("selectors", metavar="[SELECTOR]...", nargs=-1)
+@click.option("--enabled", is_flag=True, help="Show for every rule whether it is on, and which setting decided.")
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@selection_options
+@color_option
+@pack_options
+def command(
+    *,
+    selectors: tuple[str, ...],
+    enabled: bool,
+    output_format: str,
+    select: tuple[str, ...],
+    extend_select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    severity: tuple[str, ...],
+    color: str,
+    config: str | None,
+    isolated: bool,
+    require_pack: tuple[str, ...],
+    disable_pack: tuple[str, ...],
+) -> None:
+    """List rules: code, name, severity, summary. SELECTOR is a code, prefix, phase, name, tag, pack or ALL."""
+    from ...selection import Item, Layer, flag_layer, select_rules
+    from ...source import Source
+
+    settings = load(config, isolated)
+    registry = packs_of(settings, require_pack, disable_pack)
+    layer = flag_layer(select, extend_select, ignore, severity)
+    decisions: Sequence[Decision] = select_rules(registry.rules, (*settings.layers, layer)).decisions
+    if selectors:
+        asked = Layer(select=tuple(Item(text, Source(text="SELECTOR")) for text in selectors))
+        chosen = select_rules(registry.rules, (asked,))
+        wanted = {item.rule.rule_class.code for item in chosen.decisions if item.enabled}
+        decisions = [item for item in decisions if item.rule.rule_class.code in wanted]
+    if output_format == "json":
+        from ...report.json import encode
+
+        echo(encode([_record(item) for item in decisions]))
+    else:
+        echo(_enabled(decisions, style_of(color)) if enabled else _listed(decisions, style_of(color)))
+
+
+def _record(item: Decision) -> dict[str, object]:
+    rule = item.rule.rule_class
+    return {
+        "code": rule.code,
+        "name": rule.name,
+        "phase": rule.phase.value,
+        "severity": (item.severity or rule.severity).value,
+        "cost": rule.cost.value,
+        "summary": _summary(item),
+        "tags": list(rule.tags),
+        "pack": item.rule.pack,
+        "enabled": item.enabled,
+        "selector": item.selector,
+        "decided_by": item.decided_by,
+        "severity_from": item.severity_from or "default",
+    }
+
+
+def _summary(item: Decision) -> str:
+    return " ".join(item.rule.rule_class.page.summary.split())
+
+
+def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
+    lines: list[str] = []
+    rules = [item.rule.rule_class for item in decisions]
+    columns = [
+        max(map(len, cells), default=0) for cells in zip(*((rule.code, rule.name) for rule in rules), strict=True)
+    ]
+    for phase in sorted({rule.phase for rule in rules}):
+        members = [item for item in decisions if item.rule.rule_class.phase is phase]
+        rows = [(*_identity(item, columns), _severity(item), _summary(item)) for item in members]
+        lines += [style.paint(f"{phase.value} {phase.title}", "bold"), *table(rows, terminal_width(), "  "), ""]
+    return [*lines, counted(len(decisions), "rule")]
+
+
+def _identity(item: Decision, columns: Sequence[int]) -> tuple[str, str]:
+    """Code and name, as wide as the widest of all phases, so that the phases line up."""
+    rule = item.rule.rule_class
+    return rule.code.ljust(columns[0]), rule.name.ljust(columns[1])
+
+
+def _severity(item: Decision) -> str:
+    rule = item.rule.rule_class
+    heavy = " heavy" if rule.cost is Cost.HEAVY else ""
+    return (item.severity or rule.severity).value + heavy
+
+
+def _enabled(decisions: Sequence[Decision], style: Style) -> list[str]:
+    rows = []
+    for item in decisions:
+        rule = item.rule.rule_class
+        why = f"{item.selector or 'nothing selects it'} by {item.decided_by}"
+        if item.severity_from:
+            why += f", severity by {item.severity_from}"
+        rows.append((_STATE[item.enabled], rule.code, rule.name, _severity(item), why))
+    lines = table(rows, terminal_width())
+    shown = [line if line.startswith("on") else style.paint(line, "dim") for line in lines]
+    on = sum(1 for item in decisions if item.enabled)
+    return [*shown, "", f"{counted(len(decisions), 'rule')}: {on} on, {len(decisions) - on} off"]

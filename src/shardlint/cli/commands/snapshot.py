@@ -1,0 +1,49 @@
+"""`shardlint snapshot`: keep the facts, to lint them later or elsewhere."""
+
+from __future__ import annotations
+
+import click
+
+from ..base import Command
+from ..output import write_whole
+from ..session import load, pack_options, packs_of
+from ..targets import Request, obtain, target_options
+
+
+@click.command(
+    "snapshot",
+    cls=Command,
+    examples=(
+        ("shardlint snapshot train.py:build_model -o facts.json", "where the model can be built"),
+        ("shardlint lint facts.json", "anywhere, without torch"),
+        ("shardlint snapshot ckpt/ -o - | shardlint lint -", "through a pipe"),
+    ),
+)
+@target_options
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", help="Where to write the facts as JSON; - is standard output."
+)
+@pack_options
+def command(
+    *,
+    target: str,
+    checkpoint: str | None,
+    contract: str | None,
+    arg: dict[str, str],
+    output: str,
+    config: str | None,
+    isolated: bool,
+    require_pack: tuple[str, ...],
+    disable_pack: tuple[str, ...],
+) -> None:
+    """
+    Collect the facts of TARGET and write them to a file, without judging them.
+
+    The file appears whole or not at all. TARGET and its options are those of `shardlint lint`.
+    """
+    from ...facts.codec import encode_facts
+
+    settings = load(config, isolated)
+    registry = packs_of(settings, require_pack, disable_pack)
+    facts, _ = obtain(Request(target, checkpoint, contract, arg), registry, settings)
+    write_whole(output, encode_facts(facts).decode() + "\n")

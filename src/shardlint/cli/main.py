@@ -1,0 +1,106 @@
+"""The command `shardlint`: finds the subcommand, turns what goes wrong into one message and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .._version import __version__
+from .base import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_UNTRUSTED, WIDEST_HELP, Group
+
+COMMANDS = (
+    "lint",
+    "snapshot",
+    "rule",
+    "rules",
+    "packs",
+    "config",
+    "suppressions",
+    "schema",
+    "demo",
+    "completion",
+)
+_SETTINGS = {"max_content_width": WIDEST_HELP, "help_option_names": ["-h", "--help"]}
+
+
+class _ClosedPipe(Exception):  # noqa: N818 - nobody's error: the reader has seen enough
+    """Standard output was closed. click would make exit status 1 of it, which means findings."""
+
+
+class _LazyGroup(Group):
+    """Imports the module of a command when the command is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"shardlint.cli.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ClosedPipe from error
+
+
+@click.group(cls=_LazyGroup, context_settings=_SETTINGS)
+@click.version_option(__version__, "-V", "--version", prog_name="shardlint", message="%(prog)s %(version)s")
+def cli() -> None:
+    """
+    Says what will go silently wrong with a built PyTorch model and its checkpoint, before the run starts.
+
+    Exit status: 0 nothing at or above the fail level, 1 findings, 2 the run cannot be trusted (usage, configuration,
+    a pack or rule that crashed, a target that cannot be read, a rule selected by name that was not evaluated).
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: the entry point of the `shardlint` command."""
+    sys.exit(main(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line, return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = cli.main(arguments, prog_name="shardlint", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except (BrokenPipeError, _ClosedPipe):
+        # What is left in the buffer would raise once more when the interpreter closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except click.ClickException as error:
+        error.show()
+        return EXIT_UNTRUSTED
+    except Exception as error:
+        return _unexpected(error, arguments)
+    return status if isinstance(status, int) else EXIT_OK
+
+
+def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+    from .errors import describe
+
+    text, known = describe(error)
+    head = "Error:" if known else "shardlint: internal error:"
+    click.echo(f"{head}\n{text}" if "\n" in text else f"{head} {text}", err=True)
+    if os.environ.get("SHARDLINT_DEBUG", "0") not in ("", "0") or {"-v", "--verbose"} & set(arguments):
+        import traceback
+
+        traceback.print_exception(error)
+    elif not known:
+        click.echo("Set SHARDLINT_DEBUG=1 to see the traceback, and please report it.", err=True)
+    return EXIT_UNTRUSTED

@@ -1,0 +1,169 @@
+"""Where output goes: standard output or files, the latter whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from attrs import frozen
+
+from ..report import BUILTIN_REPORTERS, Report, Reporter, ReportOptions
+from ..report.options import DEFAULT_WIDTH
+from ..report.style import wants_color
+from .base import Problem, choose
+
+if TYPE_CHECKING:
+    from ..plugins.registry import Registry
+
+_NARROWEST = 40
+
+
+@frozen
+class Output:
+    """One report to write: the format's name, its reporter, and the file (None: standard output)."""
+
+    name: str
+    reporter: Reporter
+    path: Path | None
+
+
+def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tuple[Output, ...]:
+    """
+    Understand `NAME[:FILE]` of every `--output-format`.
+
+    Raises `Problem` for an unknown format, for two formats that both go to standard output or to one file, and for a
+    file in a folder that does not exist, so that nobody lints for an hour first.
+    """
+    outputs: list[Output] = []
+    for text in texts:
+        name, colon, file = text.partition(":")
+        reporter = choose(name, reporters, "output format")
+        if colon and not file:
+            raise Problem(f"--output-format {text}: expected NAME or NAME:FILE, got no FILE after the colon")
+        path = Path(file) if file else None
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            found = "a folder" if path.is_dir() else f"no folder {str(path.parent)!r}"
+            raise Problem(f"--output-format {text}: expected a file to write, found {found}")
+        outputs.append(Output(name, reporter, path))
+    _distinct(outputs)
+    return tuple(outputs)
+
+
+def reporters_of(registry: Registry) -> dict[str, Reporter]:
+    """Output formats by name: the built-in ones, which no pack may replace, and those of packs."""
+    return {**registry.reporters, **BUILTIN_REPORTERS}
+
+
+def _distinct(outputs: Sequence[Output]) -> None:
+    seen: dict[Path | None, str] = {}
+    for item in outputs:
+        key = item.path.resolve() if item.path else None
+        if key in seen:
+            where = f"the file {str(item.path)!r}" if item.path else "standard output"
+            raise Problem(
+                f"the output formats {seen[key]} and {item.name} both go to {where}; "
+                "give all but one of them a file of its own: --output-format NAME:FILE"
+            )
+        seen[key] = item.name
+
+
+def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOptions) -> None:
+    """Write every report; when all go to files, standard output still gets the line that sums up."""
+    for item in outputs:
+        if item.path is None:
+            _report(item, report, sys.stdout, options)
+        else:
+            from attrs import evolve
+
+            plain = evolve(options, color=False, width=DEFAULT_WIDTH)
+            with atomic_file(item.path) as stream:
+                _report(item, report, stream, plain)
+    if all(item.path is not None for item in outputs):
+        from ..report.style import Style
+        from ..report.summary import summary_line
+
+        sys.stdout.write(summary_line(report, Style(options.color)) + "\n")
+
+
+def _report(item: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
+    try:
+        item.reporter(report, stream, options)
+    except OSError:
+        raise
+    except Exception as error:
+        raise Problem(f"the output format {item.name!r} failed: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[TextIO]:
+    """
+    A text stream whose content becomes the file `path` when the block ends, and leaves no trace when it raises.
+
+    What is no regular file (a pipe, `/dev/stderr`) is written directly. Raises `Problem` when it cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8", errors="backslashreplace") as stream:
+                yield stream
+            return
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
+    except OSError as error:
+        raise Problem(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            yield stream
+        Path(name).chmod(_mode(path))
+        Path(name).replace(path.resolve())
+    except OSError as error:
+        raise Problem(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+
+
+def _mode(path: Path) -> int:
+    """The permissions of the file that is replaced, else those that a new file gets."""
+    if path.exists():
+        return path.stat().st_mode & 0o7777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def write_whole(path: str, text: str) -> None:
+    """Write `text` to the file `path`, whole or not at all; `-` is standard output."""
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    with atomic_file(Path(path)) as stream:
+        stream.write(text)
+
+
+def terminal_width() -> int:
+    """Columns to write in: COLUMNS or the terminal's, 100 when neither is known."""
+    return max(_NARROWEST, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
+
+
+def report_options(
+    *,
+    color: str = "auto",
+    verbosity: int = 0,
+    collapse: bool = True,
+    show_suppressed: bool = False,
+    timing: bool = False,
+) -> ReportOptions:
+    """The options for standard output."""
+    return ReportOptions(
+        width=terminal_width(),
+        color=wants_color(sys.stdout, color),
+        verbosity=verbosity,
+        collapse=collapse,
+        show_suppressed=show_suppressed,
+        timing=timing,
+    )

@@ -1,0 +1,211 @@
+"""Where collectors write what they find: tables of meshes, layouts and reductions, units, and ownership records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from ...boxes import Placement, product, replay, shape_of
+from ...facts import EMPTY, FrozenDict
+from ...facts.sharding import (
+    DENSE,
+    EXPERT,
+    LOCAL,
+    ROOT,
+    UNTRACKED,
+    LayoutFacts,
+    MeshFacts,
+    OwnershipFacts,
+    ReductionFacts,
+    UnitFacts,
+)
+from ...names import natural_key
+from ..walk import Walk, joined
+from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
+from .guarded import UNKNOWN
+
+MARKS = (
+    "tensor_model_parallel",
+    "partition_dim",
+    "partition_stride",
+    "sequence_parallel",
+    "allreduce",
+    "expert_parallel",
+)
+
+
+class Book:
+    """
+    The state of one collection. Objects whose `id()` is used as a key are kept alive until the book is closed.
+
+    `expert_axes` are further names of mesh axes that distribute experts. `optimized` are the ids of the tensors that
+    the optimizer holds, None when there is no optimizer.
+    """
+
+    def __init__(self, walk: Walk, *, expert_axes: Sequence[str] = (), optimized: set[int] | None = None) -> None:
+        self.walk = walk
+        self.storage_axes = (*STORAGE_AXES, *expert_axes)
+        self.extra_axes = tuple(expert_axes)
+        self.optimized = optimized
+        self.meshes: list[MeshFacts] = []
+        self.layouts: list[LayoutFacts] = []
+        self.reductions: list[ReductionFacts] = []
+        self.units: list[UnitFacts] = []
+        self.records: list[OwnershipFacts] = []
+        self.managed: set[int] = set()
+        self._kept: list[Any] = []
+        self._memo: dict[Hashable, int] = {}
+        self._texts: dict[Any, str] = {}
+        self._placements: dict[Any, tuple[Placement, ...]] = {}
+        self._identities: dict[int, int] = {}
+        self._domains: dict[int, str] = {}
+        self._origins: dict[int, int] = {}
+
+    def mesh(self, mesh: Any) -> int | None:
+        """The index of a live mesh in the table; None for None and what is unknown."""
+        if mesh is None or mesh is UNKNOWN:
+            return None
+        key = ("live mesh", id(mesh))
+        if key not in self._memo:
+            self._kept.append(mesh)
+            self._memo[key] = self._intern("mesh", mesh_facts(mesh), self.meshes)
+        return self._memo[key]
+
+    def placements(self, items: Any) -> tuple[Placement, ...]:
+        """The placements of a live tensor or spec."""
+        try:
+            key = tuple(items)
+            found = self._placements.get(key)
+        except TypeError:
+            return tuple(placement(item) for item in items)
+        if found is None:
+            found = self._placements[key] = tuple(placement(item) for item in key)
+        return found
+
+    def layout(self, key: Hashable, make: Callable[[], LayoutFacts]) -> int:
+        """The index of the layout that belongs to `key`, made when the key is new."""
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._intern("layout", make(), self.layouts)
+        return found
+
+    def keep(self, *items: Any) -> None:
+        """Keep objects alive whose ids are part of a key."""
+        self._kept.extend(items)
+
+    def reduction(self, ranks: Iterable[int] | None, divisor: float | None) -> int:
+        """The index of a reduction in the table."""
+        over = None if ranks is None else tuple(sorted(ranks))
+        return self._intern("reduction", ReductionFacts(ranks=over, divisor=divisor), self.reductions)
+
+    def replayed(self, facts: LayoutFacts) -> LayoutFacts:
+        """The layout with the boxes that its mesh and placements give this rank, or with what is unknown named."""
+        mesh = self.meshes[facts.mesh] if facts.mesh is not None else None
+        if mesh is None:
+            return facts
+        try:
+            if mesh.coordinate is None:
+                raise ValueError("this rank is not part of the mesh")
+            dims = replay(facts.global_shape, mesh.shape, mesh.coordinate, facts.placements)
+        except ValueError:
+            return evolve(facts, unknown=(*facts.unknown, "boxes"))
+        return evolve(facts, boxes=product(dims), replayed_shape=shape_of(dims))
+
+    def domain(self, layout: int) -> str:
+        """DENSE or EXPERT, by the names of the mesh axes and the placements of the layout."""
+        found = self._domains.get(layout)
+        if found is None:
+            facts = self.layouts[layout]
+            source, mesh = self._axes(facts.source_mesh), self._axes(facts.mesh)
+            expert = is_expert(source, facts.source_placements, self.extra_axes) or (
+                any(axis in self.storage_axes for axis in (*source, *mesh))
+                and is_expert(mesh, facts.placements, self.storage_axes)
+            )
+            found = self._domains[layout] = EXPERT if expert else DENSE
+        return found
+
+    def _axes(self, index: int | None) -> tuple[str, ...]:
+        return () if index is None else self.meshes[index].axes
+
+    def identity(self, tensor: Any) -> int:
+        """A small number for a live object: the same for the same one."""
+        number = id(tensor)
+        found = self._identities.get(number)
+        if found is None:
+            self._kept.append(tensor)
+            found = self._identities[number] = len(self._identities)
+        return found
+
+    def origin(self, uid: Any) -> int | None:
+        """A small number for a parameter as it was before wrapping; None when the version does not number them."""
+        return self._origins.setdefault(uid, len(self._origins)) if isinstance(uid, int) else None
+
+    def text(self, value: Any) -> str:
+        """The name of a dtype or device."""
+        found = self._texts.get(value)
+        if found is None:
+            found = self._texts[value] = str(value).removeprefix("torch.")
+        return found
+
+    def module_name(self, module: Any) -> str:
+        """The FQN of a module, `<root>` for the root, `<untracked:Class>` when it is not in the tree."""
+        found = self.walk.find_module(module)
+        if found is None:
+            return f"{UNTRACKED}{type(module).__name__}>"
+        return found.fqn or ROOT
+
+    def owner_name(self, modules: Iterable[Any]) -> str:
+        """One name for the modules of a unit."""
+        return "+".join(self.module_name(module) for module in modules)
+
+    def names(self, module: Any, name: str, fallback: str | None = None) -> list[str]:
+        """Every FQN of the parameter that `module` registers as `name`."""
+        found = self.walk.find_module(module)
+        if found is None:
+            return [fallback or f"{UNTRACKED}{type(module).__name__}>.{name}"]
+        return [joined(prefix, name) for prefix in found.names]
+
+    def is_optimized(self, tensor: Any) -> bool | None:
+        """Whether the optimizer holds the tensor; None when there is no optimizer."""
+        return None if self.optimized is None else id(tensor) in self.optimized
+
+    def add_unit(self, unit: UnitFacts, records: list[OwnershipFacts]) -> None:
+        """
+        Add a unit and its records. They must refer to `len(self.units)` as their unit.
+
+        The unit's domains and parameter count follow from its records.
+        """
+        domains: dict[str, list[str]] = {}
+        for record in records:
+            domains.setdefault(record.domain, []).append(record.fqn)
+        ordered = {domain: tuple(sorted(domains[domain], key=natural_key)) for domain in sorted(domains)}
+        count = len({record.identity for record in records})
+        self.units.append(evolve(unit, domains=FrozenDict(ordered), parameter_count=count))
+        self.records.extend(records)
+
+    def _intern(self, kind: str, value: Any, table: list[Any]) -> int:
+        key = (kind, value)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = len(table)
+            table.append(value)
+        return found
+
+
+def marks_of(tensor: Any) -> FrozenDict:
+    """The flags that libraries set on a parameter, those that are plain values."""
+    try:
+        values = vars(tensor)
+    except TypeError:
+        return EMPTY
+    if not values:
+        return EMPTY
+    found = {name: values[name] for name in MARKS if isinstance(values.get(name), (bool, int))}
+    return FrozenDict(found) if found else EMPTY
+
+
+def local_domain(requires_grad: bool, domain: str) -> str:
+    """The domain of a parameter that no unit manages: LOCAL when it needs no gradient."""
+    return domain if requires_grad else LOCAL

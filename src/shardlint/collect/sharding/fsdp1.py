@@ -1,0 +1,165 @@
+"""FSDP1: `FullyShardedDataParallel`, with and without the original parameters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ...boxes import flat_boxes
+from ...facts import FrozenDict
+from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
+from .book import Book, marks_of
+from .groups import has_base, per_class, ranks_of
+from .guarded import UNKNOWN, Missing, as_bool, enum_name, first, ints, known, listed
+
+_PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype", "cast_forward_inputs")
+
+
+class Fsdp1:
+    """Reads the handle and the flat parameter of each wrapper."""
+
+    name = "fsdp1"
+
+    def collect_units(self, book: Book) -> None:
+        """Add every wrapper that manages parameters."""
+        for item in book.walk.modules:
+            if _is_fsdp1(type(item.module)):
+                handle = first(item.module, "_handle")
+                if handle is not None and handle is not UNKNOWN:
+                    _Wrapper(book, item.module, handle).add()
+
+
+@per_class
+def _is_fsdp1(kind: type) -> bool:
+    return has_base(kind, "FullyShardedDataParallel")
+
+
+class _Wrapper:
+    def __init__(self, book: Book, module: Any, handle: Any) -> None:
+        self.book, self.module, self.handle = book, module, handle
+        self.flat = first(handle, "flat_param")
+        self.owner = book.module_name(module)
+        self.unit = len(book.units)
+        self.missing = Missing()
+        self.originals = as_bool(first(module, "_use_orig_params"))
+
+    def add(self) -> None:
+        records = list(self.records())
+        self.book.add_unit(self.facts(), records)
+
+    def facts(self) -> UnitFacts:
+        strategy = enum_name(self.missing("reshard_after_forward", first(self.module, "sharding_strategy")))
+        inner = first(self.module, "_fsdp_wrapped_module")
+        reduction = self.reduction(strategy)
+        return UnitFacts(
+            name=self.owner,
+            owner=self.owner,
+            kind="fsdp1",
+            modules=(self.owner,),
+            classes=(type(known(inner, self.module)).__name__,),
+            reduction=reduction,
+            mixed_precision=self.precision(),
+            reshard_after_forward=None if strategy is None else strategy in ("FULL_SHARD", "HYBRID_SHARD"),
+            is_root=as_bool(first(self.module, "_is_root")),
+            one_dtype_only=self.originals is False,
+            flags=FrozenDict({} if self.originals is None else {"use_orig_params": self.originals}),
+            unknown=tuple(self.missing.names),
+        )
+
+    def precision(self) -> FrozenDict:
+        policy = first(self.module, "mixed_precision")
+        found = {name: first(policy, name) for name in _PRECISION}
+        return FrozenDict(
+            {
+                name: value if isinstance(value, bool) else self.book.text(value)
+                for name, value in found.items()
+                if value is not UNKNOWN and value is not None
+            }
+        )
+
+    def reduction(self, strategy: str | None) -> int:
+        ranks = ranks_of(first(self.module, "process_group"))
+        between = ranks_of(first(self.module, "_inter_node_pg"))
+        if ranks is not None and between is not None and strategy is not None and "HYBRID" in strategy:
+            ranks = _product(ranks, between)
+        if ranks is None:
+            self.missing.names.extend(("reduction ranks", "divisor"))
+            return self.book.reduction(None, None)
+        return self.book.reduction(ranks, float(len(ranks)))
+
+    def records(self) -> Iterator[OwnershipFacts]:
+        book, flat = self.book, self.flat
+        book.managed.add(id(flat))
+        originals = listed(first(flat, "_params"))
+        book.managed.update(map(id, originals))
+        infos = listed(first(flat, "_param_infos"))
+        shapes, shards = listed(first(flat, "_shapes")), listed(first(flat, "_shard_param_infos"))
+        shared = self.shared_names()
+        whole = enum_name(first(self.module, "sharding_strategy")) == "NO_SHARD"
+        for index, (info, shape) in enumerate(zip(infos, shapes, strict=False)):
+            tensor = originals[index] if index < len(originals) else flat
+            size = ints(shape) or ()
+            shard = shards[index] if index < len(shards) else UNKNOWN
+            layout = self.layout(size, (0, math.prod(size)) if whole else _flat_range(size, shard))
+            name, module = info[0], info[1]
+            identity = book.identity(tensor if tensor is not flat else info)
+            names = [*book.names(module, name), *shared.get((id(module), name), ())]
+            for fqn in dict.fromkeys(names):
+                yield OwnershipFacts(
+                    fqn=fqn,
+                    owner=self.owner,
+                    unit=self.unit,
+                    domain=book.domain(layout),
+                    layout=layout,
+                    identity=identity,
+                    dtype=book.text(flat.dtype),
+                    device=book.text(flat.device),
+                    requires_grad=bool(tensor.requires_grad),
+                    optimized=book.is_optimized(tensor),
+                    marks=marks_of(tensor),
+                )
+
+    def shared_names(self) -> dict[tuple[int, str], list[str]]:
+        """The names of tied parameters, by module and name of the first of them."""
+        found: dict[tuple[int, str], list[str]] = {}
+        for info in listed(first(self.flat, "_shared_param_infos")):
+            key = (id(info.prim_module), info.prim_param_name)
+            found.setdefault(key, []).extend(self.book.names(info.module, info.param_name))
+        return found
+
+    def layout(self, shape: tuple[int, ...], flat: tuple[int, int] | None) -> int:
+        key = ("fsdp1", shape, flat)
+        return self.book.layout(
+            key,
+            lambda: LayoutFacts(
+                global_shape=shape,
+                local_shape=() if flat is None else (flat[1],),
+                flat=flat,
+                boxes=None if flat is None else flat_boxes(shape, *flat),
+                unknown=("boxes", "local_shape") if flat is None else (),
+            ),
+        )
+
+
+def _flat_range(shape: tuple[int, ...], shard: Any) -> tuple[int, int] | None:
+    """Start and length of the elements that this rank holds; None when the handle does not tell."""
+    inside = as_bool(first(shard, "in_shard"))
+    if inside is None:
+        return None
+    if not inside:
+        return (0, 0)
+    start, length = first(shard, "intra_param_start_idx"), first(shard, "numel_in_shard")
+    if not isinstance(start, int) or not isinstance(length, int) or start + length > math.prod(shape):
+        return None
+    return (start, length)
+
+
+def _product(inner: tuple[int, ...], outer: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The ranks of a hybrid of two groups: this rank's two groups span a grid when ranks are laid out evenly."""
+    shared = set(inner) & set(outer)
+    if len(shared) != 1:
+        return None
+    here = shared.pop()
+    return tuple(sorted(rank + other - here for rank, other in itertools.product(inner, outer)))

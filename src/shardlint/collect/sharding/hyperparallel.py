@@ -1,0 +1,111 @@
+"""HyperParallel's HSDP, by duck typing: a module with a `hsdp_scheduler`. The framework itself is never imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFacts
+from .book import Book, marks_of
+from .dtensor import is_expert, local_shape
+from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
+
+
+class HyperParallel:
+    """Reads `module.hsdp_scheduler.hsdp_state.hsdp_params` and the prefetch cells of the scheduler."""
+
+    name = "hyperparallel"
+
+    def collect_units(self, book: Book) -> None:
+        """Add every module that carries a scheduler, in walk order."""
+        for item in book.walk.modules:
+            scheduler = vars(item.module).get("hsdp_scheduler")
+            if scheduler is None:
+                scheduler = known(first(type(item.module), "hsdp_scheduler"))
+            if scheduler is not None:
+                _Cell(book, item.module, scheduler).add()
+
+
+@frozen
+class _Source:
+    """What `source_shard_info` tells: the layout before HSDP sharded the parameter."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, param: Any) -> _Source:
+        info = first(param, "source_shard_info")
+        return cls(known(first(info, "mesh")), tuple(listed(first(info, "placements"))))
+
+
+class _Cell:
+    def __init__(self, book: Book, module: Any, scheduler: Any) -> None:
+        self.book, self.module, self.scheduler = book, module, scheduler
+        self.state = first(scheduler, "hsdp_state")
+        self.owner = book.module_name(module)
+        self.unit = len(book.units)
+        self.missing = Missing()
+
+    def add(self) -> None:
+        params = listed(self.missing("parameters", first(self.state, "hsdp_params")))
+        records = [self.record(param, index) for index, param in enumerate(params)]
+        self.missing.names.extend(("reduction ranks", "divisor", "one_dtype_only"))
+        unit = UnitFacts(
+            name=self.owner,
+            owner=self.owner,
+            kind="hyperparallel",
+            modules=(self.owner,),
+            classes=(type(self.module).__name__,),
+            reduction=self.book.reduction(None, None),
+            forward_prefetch=self.cells("forward_prefetch_cells"),
+            backward_prefetch=self.cells("backward_prefetch_cells"),
+            is_root=as_bool(first(self.state, "is_root")),
+            unknown=tuple(self.missing.names),
+        )
+        self.book.add_unit(unit, records)
+
+    def cells(self, name: str) -> tuple[str, ...]:
+        for holder in (self.scheduler, self.state, self.module):
+            found = first(holder, name)
+            if found is not UNKNOWN:
+                return tuple(self.book.module_name(cell) for cell in listed(found))
+        return ()
+
+    def record(self, param: Any, index: int) -> OwnershipFacts:
+        book, tensor = self.book, first(param, "sharded_param")
+        told = first(param, "_param_fqn")
+        if tensor is not UNKNOWN:
+            book.managed.add(id(tensor))
+        identity = book.identity(param if tensor is UNKNOWN else tensor)
+        requires_grad = as_bool(first(tensor, "requires_grad"))
+        source = _Source.of(param)
+        layout = self.layout(param, tensor, source)
+        facts = book.layouts[layout]
+        axes = book.meshes[facts.source_mesh].axes if facts.source_mesh is not None else ()
+        return OwnershipFacts(
+            fqn=told if isinstance(told, str) and told else f"{self.owner}.param[{index}]",
+            owner=self.owner,
+            unit=self.unit,
+            domain=EXPERT if is_expert(axes, facts.source_placements) else DENSE,
+            layout=layout,
+            identity=identity,
+            dtype=book.text(known(first(tensor, "dtype"), "")),
+            device=book.text(known(first(tensor, "device"), "")),
+            requires_grad=True if requires_grad is None else requires_grad,
+            optimized=None if tensor is UNKNOWN else book.is_optimized(tensor),
+            marks=marks_of(tensor),
+        )
+
+    def layout(self, param: Any, tensor: Any, source: _Source) -> int:
+        shape = ints(known(first(param, "_orig_size"))) or ints(known(first(tensor, "shape"))) or ()
+        local = None if tensor is UNKNOWN else local_shape(tensor)
+        facts = LayoutFacts(
+            global_shape=shape,
+            local_shape=local or (),
+            source_mesh=self.book.mesh(source.mesh),
+            source_placements=self.book.placements(source.placements),
+            unknown=("boxes", "mesh", *(() if local is not None else ("local_shape",))),
+        )
+        return self.book.layout(("hyperparallel", facts), lambda: facts)

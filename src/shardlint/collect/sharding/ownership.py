@@ -1,0 +1,99 @@
+"""The `sharding` section: every collector of units in turn, then what no unit manages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from ...facts.sharding import UNMANAGED, OwnershipFacts, ShardingFacts
+from ..reading import gc_paused
+from ..walk import Walk, WalkedTensor
+from .book import Book, local_domain, marks_of
+from .ddp import Ddp, plain_layout
+from .fsdp1 import Fsdp1
+from .fsdp2 import Fsdp2
+from .guarded import first, listed
+from .hyperparallel import HyperParallel
+
+
+class UnitCollector(Protocol):
+    """Finds the units of one framework: a pack's collector with this method takes part like the built-in ones."""
+
+    name: str
+
+    def collect_units(self, book: Book) -> None:
+        """Write units and ownership records into the book; never change the model, never run a collective."""
+
+
+BUILT_IN: tuple[UnitCollector, ...] = (HyperParallel(), Fsdp2(), Fsdp1(), Ddp())
+
+
+def sharding_facts(
+    walk: Walk,
+    *,
+    optimizer: Any = None,
+    expert_axes: Sequence[str] = (),
+    collectors: Iterable[UnitCollector] = (),
+) -> ShardingFacts:
+    """
+    Return who owns each parameter of the walked model.
+
+    `optimizer` (one, or several) tells which parameters are optimised; `expert_axes` are names of mesh axes that
+    distribute experts beside the known ones; `collectors` are those of packs, asked after the built-in ones.
+    """
+    with gc_paused():
+        book = Book(walk, expert_axes=expert_axes, optimized=_optimized(optimizer))
+        for collector in (*BUILT_IN, *collectors):
+            collector.collect_units(book)
+        for item in walk.tensors:
+            if item.kind == "parameter" and id(item.tensor) not in book.managed:
+                book.records.extend(_unmanaged(book, item))
+        return ShardingFacts(
+            moment=_moment(book),
+            meshes=tuple(book.meshes),
+            layouts=tuple(book.layouts),
+            reductions=tuple(book.reductions),
+            units=tuple(book.units),
+            parameters=tuple(book.records),
+            expert_axes=tuple(expert_axes),
+        )
+
+
+def _unmanaged(book: Book, item: WalkedTensor) -> list[OwnershipFacts]:
+    tensor = item.tensor
+    layout = plain_layout(book, tensor)
+    requires_grad = bool(first(tensor, "requires_grad"))
+    common: dict[str, Any] = {
+        "owner": UNMANAGED,
+        "domain": local_domain(requires_grad, book.domain(layout)),
+        "layout": layout,
+        "identity": book.identity(tensor),
+        "dtype": book.text(first(tensor, "dtype")),
+        "device": book.text(first(tensor, "device")),
+        "requires_grad": requires_grad,
+        "optimized": book.is_optimized(tensor),
+        "marks": marks_of(tensor),
+    }
+    return [OwnershipFacts(fqn=name, **common) for name in dict.fromkeys(item.names)]
+
+
+def _optimized(optimizer: Any) -> set[int] | None:
+    if optimizer is None:
+        return None
+    several = listed(first(optimizer, "optimizers")) or (
+        list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    )
+    groups = [group for item in several for group in listed(first(item, "param_groups"))]
+    return {id(tensor) for group in groups for tensor in listed(group.get("params"))}
+
+
+def _moment(book: Book) -> str:
+    """Where in a step the snapshot was taken, as far as the units tell."""
+    units = [unit for unit in book.units if unit.kind in ("fsdp2", "hsdp", "replicate")]
+    if not units:
+        return "unknown"
+    if any(unit.unsharded for unit in units):
+        return "unsharded"
+    if all(unit.is_root is None for unit in units):
+        return "before-first-forward" if not any("is_root" in unit.unknown for unit in units) else "unknown"
+    return "sharded"

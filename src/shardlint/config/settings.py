@@ -1,0 +1,217 @@
+"""The settings of a run: found, read with everything they extend, checked, merged and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from ..facts import EMPTY, FrozenDict
+from ..rule import Severity
+from ..selection import Item, Layer, SeverityItem, severity_from_user
+from ..source import DEFAULT, Source
+from ..suppress import Suppression
+from .files import find_config, load_file, problem_at, shown
+from .kinds import Value
+from .merge import merge
+from .problems import ConfigError, ConfigProblem
+from .schema import all_keys
+
+MAX_EXTENDS = 20
+_DEFAULTS = {path: key.default for path, key in all_keys() if key.default is not None}
+
+
+@frozen(kw_only=True)
+class PackSettings:
+    """Which packs must be there, which are left out, and which are loaded by path (absolute)."""
+
+    require: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    local: tuple[Path, ...] = ()
+
+
+@frozen(kw_only=True)
+class CheckpointSettings:
+    """How the checkpoint is read: renames as (from, to), and whether shadow tensors are meant."""
+
+    renames: tuple[tuple[str, str], ...] = ()
+    allow_overlay: bool = False
+
+
+@frozen(kw_only=True)
+class Settings:
+    """
+    The resolved settings.
+
+    `file` is the file that was found or named, None when there is none; `files` are all that were read, those that
+    are extended first. `layers` are the selection settings of each file in that order, for `select_rules`.
+    `values` holds everything that was set, merged; `get` reads it by dotted key. `warnings` are to be shown.
+    `fail_level` is None for never. `contract` is plain data for `contract_from_mapping`, None when not set.
+    """
+
+    file: Path | None = None
+    files: tuple[Path, ...] = ()
+    values: Value = field(default=Value({}), repr=False)
+    warnings: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    suppressions: tuple[Suppression, ...] = ()
+    packs: PackSettings = PackSettings()
+    fail_level: Severity | None = Severity.ERROR
+    heavy: bool = False
+    options: FrozenDict = EMPTY
+    contract: FrozenDict | None = None
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    expert_axes: tuple[str, ...] = ()
+    declare: FrozenDict = EMPTY
+    output_format: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Any:
+        """The plain value of a dotted key such as `lint.heavy`; its default when it was not set, else None."""
+        found = self.values.get(*key.split("."))
+        return _DEFAULTS.get(key) if found is None else found.plain()
+
+    def source(self, key: str) -> Source:
+        """Where the value of a dotted key stands."""
+        found = self.values.get(*key.split("."))
+        return DEFAULT if found is None else found.source
+
+
+def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool = False) -> Settings:
+    """
+    Find and read the settings for the folder (or file) `start`.
+
+    `explicit` names the file to read instead of looking for one; `isolated` reads none. Raises `ConfigError` with
+    everything that is wrong in the file and in those that it extends.
+    """
+    if isolated:
+        return Settings()
+    if explicit is not None:
+        return _load(explicit, ())
+    found = find_config(start.parent if start.is_file() else start)
+    return Settings(warnings=found.warnings) if found.path is None else _load(found.path, found.warnings)
+
+
+def _load(path: Path, warnings: tuple[str, ...]) -> Settings:
+    chain = _Chain()
+    chain.add(path, (), None)
+    if chain.problems:
+        raise ConfigError(chain.problems)
+    values = Value({})
+    for _, item in chain.files:
+        values = merge(values, item)
+    settings = Settings(
+        file=path, files=tuple(file for file, _ in chain.files), warnings=warnings, layers=chain.layers()
+    )
+    return _filled(settings, values)
+
+
+class _Chain:
+    """A file and all that it extends, each once, those that are extended first."""
+
+    def __init__(self) -> None:
+        self.files: list[tuple[Path, Value]] = []
+        self.problems: list[ConfigProblem] = []
+        self._done: set[Path] = set()
+
+    def add(self, path: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
+        """Read `path` unless that was done. `above` are the files that led here, `named_at` the `extends` item."""
+        real = path.resolve()
+        if real in above or len(above) >= MAX_EXTENDS:
+            self._cycle(path, above, named_at)
+            return
+        if real in self._done:
+            return
+        if named_at is not None and not path.is_file():
+            message = f"expected a configuration file, got {shown(path)}, which is no file"
+            self.problems.append(problem_at(named_at.source, named_at.source.text, message))
+            return
+        self._done.add(real)
+        loaded = load_file(path)
+        self.problems.extend(loaded.problems)
+        if loaded.values is None:
+            return
+        extended = loaded.values.get("extends")
+        for item in extended.data if extended else ():
+            self.add(Path(item.data), (*above, real), item)
+        self.files.append((path, loaded.values))
+
+    def _cycle(self, path: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
+        source = named_at.source if named_at else DEFAULT
+        real = path.resolve()
+        if real in above:
+            ring = " -> ".join(shown(file) for file in (*above[above.index(real) :], real))
+            message = f"expected files that do not extend each other, got the cycle {ring}"
+        else:
+            message = f"expected at most {MAX_EXTENDS} files extending one another, got more"
+        self.problems.append(problem_at(source, source.text, message))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The selection settings of every file."""
+        return tuple(_layer(values.get("lint") or Value({})) for _, values in self.files)
+
+
+def _layer(lint: Value) -> Layer:
+    select = lint.get("select")
+    severity = lint.get("severity") or Value({})
+    return Layer(
+        select=None if select is None else _items(select),
+        extend_select=_items(lint.get("extend-select")),
+        ignore=_items(lint.get("ignore")),
+        severity=tuple(
+            SeverityItem(selector, severity_from_user(level.data), level.source)
+            for selector, level in severity.data.items()
+        ),
+        select_source=select.source if select else DEFAULT,
+    )
+
+
+def _items(value: Value | None) -> tuple[Item, ...]:
+    return tuple(Item(item.data, item.source) for item in value.data) if value else ()
+
+
+def _filled(settings: Settings, values: Value) -> Settings:
+    bare = evolve(settings, values=values)
+    packs = _plain(values, "packs")
+    contract = values.get("contract")
+    level = bare.get("lint.fail-level")
+    return evolve(
+        bare,
+        suppressions=tuple(_suppressions(values)),
+        packs=PackSettings(
+            require=tuple(packs.get("require", ())),
+            disable=tuple(packs.get("disable", ())),
+            local=tuple(Path(item) for item in packs.get("local", ())),
+        ),
+        fail_level=None if level == "never" else Severity(level),
+        heavy=bool(bare.get("lint.heavy")),
+        options=FrozenDict(_plain(values, "lint", "options")),
+        contract=None if contract is None else FrozenDict(contract.plain()),
+        checkpoint=CheckpointSettings(
+            renames=tuple((item["from"], item["to"]) for item in bare.get("checkpoint.renames") or ()),
+            allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
+        ),
+        expert_axes=tuple(bare.get("expert-axes") or ()),
+        declare=FrozenDict(_plain(values, "declare")),
+        output_format=tuple(bare.get("report.output-format") or ()),
+    )
+
+
+def _plain(values: Value, *keys: str) -> Mapping[str, Any]:
+    found = values.get(*keys)
+    return found.plain() if found else {}
+
+
+def _suppressions(values: Value) -> Iterator[Suppression]:
+    found = values.get("lint", "suppress")
+    for item in found.data if found else ():
+        plain = item.plain()
+        yield Suppression(
+            rules=tuple(plain["rule"]),
+            subject=plain["subject"],
+            reason=plain["reason"],
+            expires=plain.get("expires"),
+            expect=plain.get("expect"),
+            source=item.source,
+        )

@@ -1,0 +1,109 @@
+"""Find in JSON what a lenient decoder passes over: fields that no class has, and keys that an object has twice."""
+
+from __future__ import annotations
+
+import functools
+import json
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from ..names import did_you_mean
+
+Walker = Callable[[Any, str], Iterator[str]]
+
+
+class _Doubled(dict[str, Any]):
+    """An object of the JSON text that had a key twice; `key` is the first such key."""
+
+    key = ""
+
+
+def strict_problems(data: bytes, kind: type) -> list[str]:
+    """
+    Name every unknown field and duplicate key of `data`, which is valid JSON for the attrs class `kind`.
+
+    Linear in the size of `data`.
+    """
+    doubled: list[_Doubled] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        plain = dict(items)
+        if len(plain) == len(items):
+            return plain
+        found = _Doubled(plain)
+        found.key = next(key for index, (key, _) in enumerate(items) if key in dict(items[:index]))
+        doubled.append(found)
+        return found
+
+    try:
+        value = json.loads(data, object_pairs_hook=pairs)
+    except (ValueError, RecursionError) as error:
+        return [f"it cannot be read: {error}"]
+    problems = list(_doubled_keys(value, "")) if doubled else []
+    walker = _walker(kind)
+    return problems + (list(walker(value, "")) if walker else [])
+
+
+def _doubled_keys(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, _Doubled):
+        yield f"{_join(path, value.key)}: the key stands there twice"
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _doubled_keys(item, _join(path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _doubled_keys(item, f"{path}[{index}]")
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+@functools.cache
+def _walker(kind: Any) -> Walker | None:
+    """A function that walks a value of the declared type `kind`; None when there is no attrs class inside it."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if attrs.has(kind) and isinstance(kind, type):
+        return _class_walker(kind)
+    if origin in (typing.Union, types.UnionType):
+        walkers = [walker for walker in map(_walker, arguments) if walker]
+        return _optional_walker(walkers[0]) if len(walkers) == 1 else None
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        walker = _walker(arguments[0])
+        return _sequence_walker(walker) if walker else None
+    return None
+
+
+def _class_walker(kind: type) -> Walker:
+    hints = typing.get_type_hints(kind)
+    known = {item.name for item in attrs.fields(kind)}
+    nested: dict[str, Walker] | None = None
+
+    def walk(value: Any, path: str) -> Iterator[str]:
+        nonlocal nested
+        if nested is None:  # on first use, so that a class may contain itself
+            found = {name: _walker(hints[name]) for name in known}
+            nested = {name: walker for name, walker in found.items() if walker}
+        for key in value.keys() - known:
+            yield f"{_join(path, key)}: unknown field{did_you_mean(key, known)}"
+        for name, walker in nested.items():
+            if name in value:
+                yield from walker(value[name], _join(path, name))
+
+    return walk
+
+
+def _optional_walker(walker: Walker) -> Walker:
+    return lambda value, path: iter(()) if value is None else walker(value, path)
+
+
+def _sequence_walker(walker: Walker) -> Walker:
+    def walk(value: Any, path: str) -> Iterator[str]:
+        for index, item in enumerate(value):
+            yield from walker(item, f"{path}[{index}]")
+
+    return walk

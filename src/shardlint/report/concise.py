@@ -1,0 +1,34 @@
+"""One line a finding, for grep and for narrow logs."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from ..names import printable
+from ..rule import Finding
+from .model import Report
+from .options import ReportOptions
+from .style import Style
+from .summary import summary_line
+
+
+def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Write `severity CODE name subject: message` for every finding, then the line that sums up."""
+    style = Style(options.color)
+    if not options.quiet:
+        for item in report.findings:
+            stream.write(finding_line(item, style) + "\n")
+        if options.show_suppressed:
+            for hidden in report.suppressed:
+                reason = printable(f" [suppressed: {hidden.reason}]")
+                stream.write(style.paint(finding_line(hidden.finding) + reason, "dim") + "\n")
+        for why in report.blocked_by:
+            stream.write(style.paint("untrusted", "bold", "red") + f" {printable(why)}\n")
+    stream.write(summary_line(report, style) + "\n")
+
+
+def finding_line(item: Finding, style: Style | None = None) -> str:
+    """The line of one finding; names in it are made safe to show."""
+    style = style or Style()
+    rule = style.paint(f"{item.code} {item.name}", "bold")
+    return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}"

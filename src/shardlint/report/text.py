@@ -1,0 +1,177 @@
+"""The report for people: findings grouped by rule and collapsed, with evidence, why it matters and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, TextIO
+
+from ..facts import FrozenDict
+from ..names import printable, ranges
+from ..rule import Finding
+from ..runner import Status
+from .collapse import Group, groups
+from .layout import counted, labelled, paragraphs, plain, wrap
+from .model import Report, SuppressedFinding
+from .options import ReportOptions
+from .style import Style
+from .summary import summary_line
+
+MOST_ROWS = 20
+_COLUMN = 12
+_PLURALS = {"config": "config keys", "key": "keys"}
+
+
+def write_text(report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Write `report` for a reader. The last line sums up; with quiet it is the only one."""
+    style = Style(options.color)
+    if not options.quiet:
+        for line in _body(report, options, style):
+            stream.write(line + "\n")
+    stream.write(summary_line(report, style) + "\n")
+
+
+def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    yield from _head(report, options, style)
+    for _, found in groupby(report.findings, key=lambda item: (item.phase, item.code, item.severity)):
+        yield from _rule(list(found), options, style)
+    if options.show_suppressed and report.suppressed:
+        yield from _suppressed(report.suppressed, options, style)
+    yield from _coverage(report, options, style)
+    yield from _outcomes(report, options, style)
+    if options.timing:
+        yield from _timing(report, style)
+    yield from _blocked(report, options, style)
+
+
+def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    yield style.paint(printable(report.target) or "(no target)", "bold")
+    facts = report.metadata
+    model = facts.get("model")
+    if model:
+        name = str(model["model_type"] or model["class"])
+        counts = [counted(model[key], key[:-1]) for key in ("modules", "parameters", "buffers")]
+        counts.append(counted(model["parameter_elements"], "element"))
+        yield from wrap(f"{name}: {', '.join(counts)}", options.width, "  ")
+    checkpoint = facts.get("checkpoint")
+    if checkpoint:
+        counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
+        yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
+    yield ""
+
+
+def _rule(found: Sequence[Finding], options: ReportOptions, style: Style) -> Iterator[str]:
+    first = found[0]
+    head = f"{style.severity(first.severity)} {style.paint(f'{first.code} {first.name}', 'bold')}"
+    yield head if len(found) == 1 else f"{head} ({counted(len(found), 'finding')})"
+    rows = groups(found, collapse=options.collapse)
+    shared = all((row.first.why, row.first.remediation) == (first.why, first.remediation) for row in rows)
+    shown = rows if options.verbose or len(rows) <= MOST_ROWS + 1 else rows[:MOST_ROWS]
+    for row in shown:
+        yield from _row(row, options, style)
+        if not shared:
+            yield from _advice(row.first, options, style, "    ")
+    if len(shown) < len(rows):
+        rest = sum(len(row.findings) for row in rows[len(shown) :])
+        yield style.paint(f"  ... and {counted(rest, 'more finding')}: all with --verbose", "dim")
+    if shared:
+        yield from _advice(first, options, style, "  ")
+    yield ""
+
+
+def _row(row: Group, options: ReportOptions, style: Style) -> Iterator[str]:
+    count = len(row.findings)
+    suffix = f" ({counted(count, *_noun(row))})" if count > 1 else ""
+    yield "  " + style.paint(printable(row.subject), "cyan") + suffix
+    yield from paragraphs(row.message, options.width, "    ")
+    yield from _evidence(row.evidence, options)
+    if row.first.owner and row.first.owner != row.first.subject and count == 1:
+        yield from wrap(f"owner: {row.first.owner}", options.width, "      ")
+    if row.first.ranks:
+        yield from wrap(f"ranks: {ranges(row.first.ranks)}", options.width, "      ")
+
+
+def _noun(row: Group) -> tuple[str, str]:
+    kind = row.first.kind.value
+    several = len({item.subject for item in row.findings}) > 1
+    return (kind, _PLURALS.get(kind, kind + "s")) if several else ("finding", "findings")
+
+
+def _evidence(evidence: FrozenDict, options: ReportOptions) -> Iterator[str]:
+    for key, value in evidence.items():
+        text = f"{key.replace('_', ' ')}: {_value(value, options)}"
+        yield from wrap(text, options.width, "      ", "        ")
+
+
+def _value(value: Any, options: ReportOptions) -> str:
+    return plain(value, 10**9) if options.verbose else plain(value)
+
+
+def _advice(item: Finding, options: ReportOptions, style: Style, indent: str) -> Iterator[str]:
+    texts = [("Why", item.why), ("What to do", item.remediation), ("Config", ", ".join(item.related_config))]
+    for label, text in texts:
+        if text:
+            first, *rest = labelled(label, text, options.width, indent, _COLUMN)
+            yield first.replace(label, style.paint(label, "bold"), 1)
+            yield from rest
+
+
+def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, style: Style) -> Iterator[str]:
+    yield style.paint(f"Suppressed ({counted(len(items), 'finding')})", "bold")
+    for item in items:
+        found = item.finding
+        until = f", until {item.expires}" if item.expires else ""
+        yield from wrap(f"{found.code} {found.name} {found.subject}: {found.message}", options.width, "  ", "    ")
+        yield from wrap(f"{item.reason} ({item.source}{until})", options.width, "      ")
+    yield ""
+
+
+def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    coverage = report.coverage
+    if coverage is None or coverage["status"] == "NOT_LOADED":
+        return
+    parts = [str(coverage["status"]).lower()]
+    for what, counts in coverage["counts"].items():
+        numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
+        parts += [f"{what}: {numbers}"] if numbers else []
+    text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
+    first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
+    yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)
+    yield from rest
+    yield ""
+
+
+def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    """What did not run, by reason: every rule by name when verbose, else by code."""
+    titles = {Status.NOT_EVALUATED: "Not evaluated", Status.BLOCKED: "Blocked", Status.LEFT_OUT: "Left out"}
+    for status, title in titles.items():
+        reasons: dict[str, list[str]] = {}
+        for item in report.outcomes:
+            if item.status is status or (status is Status.NOT_EVALUATED and item.partial):
+                partly = " (in part)" if item.partial else ""
+                shown = f"{item.code} {item.name}" if options.verbose else item.code
+                reasons.setdefault(item.reason, []).append(shown + partly)
+        if reasons:
+            yield style.paint(title, "bold")
+        for reason, rules in reasons.items():
+            yield from wrap(f"{reason}: {', '.join(rules)}", options.width, "  ", "    ")
+        if reasons:
+            yield ""
+
+
+def _timing(report: Report, style: Style) -> Iterator[str]:
+    yield style.paint(f"Time {report.seconds:.3f} s", "bold")
+    slowest = sorted(report.outcomes, key=lambda item: (-item.seconds, item.code))
+    for item in slowest:
+        if item.seconds:
+            yield f"  {item.seconds:9.6f} s  {item.code} {item.name}"
+    yield ""
+
+
+def _blocked(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    if not report.blocked_by:
+        return
+    yield style.paint("This run cannot be trusted", "bold", "red")
+    for reason in report.blocked_by:
+        yield from wrap(reason, options.width, "  ", "    ")
+    yield ""

@@ -1,0 +1,119 @@
+"""Run one rule over facts and say, in words, where it did not do what a case expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import frozen
+
+from ..facts import Facts
+from ..rule import Finding, Rule
+from ..runner import SelectedRule, Status, evaluate
+from .cases import Case, CaseError, Expected, case_facts
+
+
+@frozen(kw_only=True)
+class RuleRun:
+    """What became of one rule over one snapshot. `reason` says what was missing, or how the rule crashed."""
+
+    rule: Rule
+    status: Status
+    findings: tuple[Finding, ...]
+    reason: str
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects of the findings, in report order."""
+        return tuple(finding.subject for finding in self.findings)
+
+
+def run_rule(rule: type[Rule] | Rule, facts: Facts, **options: Any) -> RuleRun:
+    """
+    Evaluate `rule` over `facts` as the engine does, with `options` of the rule by name.
+
+    Raises `AssertionError` when the rule crashes, so that no test takes a crash for silence.
+    """
+    instance = rule if isinstance(rule, Rule) else rule(rule.options_type(**options))
+    evaluation = evaluate(facts, [SelectedRule(rule=instance, pack="under test")])
+    (outcome,) = evaluation.outcomes
+    if outcome.status is Status.CRASHED:
+        raise AssertionError(f"{outcome.code} crashed: {outcome.reason}\n{evaluation.findings[-1].evidence}")
+    return RuleRun(rule=instance, status=outcome.status, findings=evaluation.findings, reason=outcome.reason)
+
+
+def rules_by_code(rules: Iterable[type[Rule]]) -> dict[str, type[Rule]]:
+    """Rule classes under both their code and their name."""
+    listed = list(rules)
+    return {rule.code: rule for rule in listed} | {rule.name: rule for rule in listed}
+
+
+def run_case(case: Case, rules: Iterable[type[Rule]]) -> RuleRun:
+    """Run the rule of `case`. Raises `CaseError` when `rules` do not hold it."""
+    known = rules_by_code(rules)
+    if case.rule not in known:
+        raise CaseError(f"{case.path}: no rule {case.rule!r} among {', '.join(sorted(known))}")
+    return run_rule(known[case.rule], case_facts(case), **{key.replace("-", "_"): v for key, v in case.options.items()})
+
+
+def check_case(case: Case, rules: Iterable[type[Rule]]) -> None:
+    """Assert that the rule of `case` finds exactly what the case expects, no more and no less."""
+    run = run_case(case, rules)
+    if case.not_evaluated is not None:
+        assert_not_evaluated(run, case.not_evaluated, partial=bool(case.expect))
+    elif run.reason:
+        raise AssertionError(f"{case}: was not (fully) evaluated: {run.reason}")
+    expected = sorted(item.subject for item in case.expect)
+    if sorted(run.subjects) != expected:
+        raise AssertionError(f"{case}: expected findings about {expected}, found\n{_listed(run.findings)}")
+    left = list(run.findings)
+    for item in case.expect:
+        same = [finding for finding in left if finding.subject == item.subject]
+        fitting = [finding for finding in same if not _differences(item, finding, run.rule)]
+        if not fitting:
+            raise AssertionError(f"{case}: {item.subject}: {'; '.join(_differences(item, same[0], run.rule))}")
+        left.remove(fitting[0])
+
+
+def _differences(item: Expected, finding: Finding, rule: Rule) -> list[str]:
+    severity = item.severity or rule.severity
+    found = []
+    if finding.severity is not severity:
+        found.append(f"expected severity {severity.value}, found {finding.severity.value}")
+    if item.message is not None and finding.message != item.message:
+        found.append(f"expected message {item.message!r}, found {finding.message!r}")
+    found += [
+        f"the message {finding.message!r} does not say {part!r}" for part in item.says if part not in finding.message
+    ]
+    for key, value in item.evidence.items():
+        if finding.evidence.get(key) != value:
+            found.append(f"expected evidence {key} = {value!r}, found {finding.evidence.get(key)!r}")
+    if item.owner is not None and finding.owner != item.owner:
+        found.append(f"expected owner {item.owner!r}, found {finding.owner!r}")
+    return found
+
+
+def _listed(findings: Iterable[Finding]) -> str:
+    return "\n".join(f"  {item.severity.value} {item.subject}: {item.message}" for item in findings) or "  nothing"
+
+
+def assert_clean(run: RuleRun) -> None:
+    """Assert that the rule was evaluated and found nothing."""
+    if run.status is not Status.CLEAN:
+        raise AssertionError(f"expected clean, found {run.status.value} {run.reason}\n{_listed(run.findings)}")
+
+
+def assert_findings(run: RuleRun, *subjects: str) -> None:
+    """Assert that the findings are about exactly `subjects`, in any order."""
+    if sorted(run.subjects) != sorted(subjects):
+        raise AssertionError(f"expected findings about {sorted(subjects)}, found\n{_listed(run.findings)} {run.reason}")
+
+
+def assert_not_evaluated(run: RuleRun, reason: str = "", *, partial: bool = False) -> None:
+    """Assert that the rule said it could not be evaluated (`partial`: not fully), with `reason` in its text."""
+    wanted = Status.FOUND if partial else Status.NOT_EVALUATED
+    if run.status is not wanted or not run.reason or reason not in run.reason:
+        raise AssertionError(
+            f"expected {wanted.value} because of {reason!r}, got {run.status.value} because of {run.reason!r}\n"
+            + _listed(run.findings)
+        )

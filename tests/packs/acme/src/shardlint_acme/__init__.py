@@ -1,0 +1,1 @@
+"""Acme's house rules for shardlint."""

@@ -1,0 +1,84 @@
+"""Acme's two rules: one with an option, one that says when it cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import field, frozen
+from attrs.validators import gt
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+
+
+@frozen(kw_only=True)
+class OversizedOptions:
+    """Options of ACM001: `limit` in elements."""
+
+    limit: int = field(default=2**31, validator=gt(0))
+
+
+class OversizedTensor(Rule):
+    """
+    A parameter has more elements than Acme's kernels can index.
+
+    ## What it does
+    Compares the number of elements of every parameter with `limit`, by default 2**31.
+
+    ## Why it is unsafe
+    Acme's fused kernels index with 32 bits, and wrap around without an error.
+
+    ## What to do
+    Split the parameter, or raise `limit` where no fused kernel is used.
+    """
+
+    code = "ACM001"
+    name = "oversized-tensor"
+    phase = Phase.D2
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+    tags = ("acme",)
+    options_type = OversizedOptions
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        """Yield every parameter above the limit."""
+        assert facts.model is not None  # `needs` says so
+        for tensor in facts.model.parameters:
+            if tensor.numel > self.options.limit:
+                yield self.finding(
+                    subject=tensor.fqn,
+                    message=f"expected at most {self.options.limit} elements, found {tensor.numel}",
+                    evidence={"shape": tensor.shape, "limit": self.options.limit},
+                )
+
+
+class HalfPrecisionNorm(Rule):
+    """
+    A norm's weight is kept in half precision.
+
+    ## What it does
+    Looks for one-dimensional parameters named `norm` whose dtype has 16 bits.
+
+    ## Why it is unsafe
+    Acme's optimizer adds updates that are smaller than the spacing of 16-bit numbers near one,
+    so the weight stands still.
+
+    ## What to do
+    Keep norms in float32.
+    """
+
+    code = "ACM002"
+    name = "half-precision-norm"
+    phase = Phase.D2
+    severity = Severity.WARNING
+    needs = (Section.MODEL,)
+    tags = ("acme",)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        """Yield every norm weight in half precision; a model without norms cannot be judged."""
+        assert facts.model is not None  # `needs` says so
+        norms = [tensor for tensor in facts.model.parameters if "norm" in tensor.fqn and len(tensor.shape) == 1]
+        if not norms:
+            raise NotEvaluated("the model has no parameter whose name says that it is a norm")
+        for tensor in norms:
+            if tensor.dtype in ("float16", "bfloat16"):
+                yield self.finding(subject=tensor.fqn, message=f"expected float32, found {tensor.dtype}")

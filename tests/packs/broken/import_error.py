@@ -1,0 +1,3 @@
+"""Its import fails."""
+
+import a_module_that_nobody_has  # here

@@ -1,0 +1,4 @@
+"""It is no Python."""
+
+def shardlint_pack(:  # here
+    pass
