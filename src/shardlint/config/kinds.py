@@ -19,6 +19,8 @@ from ..source import DEFAULT, Source
 from .nodes import Entry, Kind, Node, Text
 from .problems import ConfigProblem
 
+_HINTED = 200  # suggestions cost time: none for the many problems of a file that is something else altogether
+
 
 @frozen
 class Value:
@@ -200,6 +202,20 @@ class Integer:
 
 
 @frozen
+class NumberOrName:
+    """A positive integer, or the name of something that holds one."""
+
+    wanted: str
+
+    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+        kind: ValueKind = String(wanted=self.wanted) if node.integer() is None else Integer(minimum=1)
+        return kind.read(node, path, reader)
+
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [String().schema(), Integer(minimum=1).schema()]}
+
+
+@frozen
 class Date:
     """A day, written YYYY-MM-DD, with or without quotes."""
 
@@ -224,11 +240,16 @@ class Date:
 
 @frozen(kw_only=True)
 class ListOf:
-    """A list of values of one kind. With `bare`, a single value may stand without the list."""
+    """
+    A list of values of one kind. With `bare`, a single value may stand without the list.
+
+    `unique` is the key of the items, which are mappings, whose values must differ.
+    """
 
     item: ValueKind
     bare: bool = False
     minimum: int = 0
+    unique: str = ""
 
     @property
     def wanted(self) -> str:
@@ -243,7 +264,19 @@ class ListOf:
             reader.expected(node, path, self.wanted)
             return None
         items = [self.item.read(item, f"{path}[{index}]", reader) for index, item in enumerate(node.value)]
+        self._check_unique(items, reader)
         return Value(tuple(item for item in items if item is not None), reader.source(node, path))
+
+    def _check_unique(self, items: Sequence[Value | None], reader: Reader) -> None:
+        first: dict[Any, Value] = {}
+        for value in [item.get(self.unique) for item in items if item is not None and self.unique]:
+            if value is None:
+                continue
+            place = first.setdefault(value.data, value).source
+            if place != value.source:
+                message = f"expected each {self.unique} once, got {value.data!r} again (first at line {place.line})"
+                source = value.source
+                reader.problems.append(reader.text.problem(source.line, source.column, source.text, message))
 
     def schema(self) -> dict[str, Any]:
         array: dict[str, Any] = {"type": "array", "items": self.item.schema()}
@@ -326,13 +359,16 @@ class Key:
 
 @frozen
 class Table:
-    """A mapping with known keys. With `open`, further keys may have any value."""
+    """A mapping with known keys. `short` names the key that a bare string in its place is the value of."""
 
     keys: Sequence[Key]
-    open: bool = field(default=False, kw_only=True)
     wanted: str = field(default="a mapping", kw_only=True)
+    short: str = field(default="", kw_only=True)
 
     def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+        if self.short and node.text() is not None:
+            whole = Entry(self.short, node.line, node.column, node)
+            node = Node(Kind.MAPPING, (whole,), node.line, node.column)
         if node.kind is not Kind.MAPPING:
             reader.expected(node, path, self.wanted)
             return None
@@ -355,9 +391,8 @@ class Table:
         inner = join(path, entry.key)
         if key is not None:
             return key.kind.read(entry.node, inner, reader)
-        if self.open:
-            return Free().read(entry.node, inner, reader)
-        hint = did_you_mean(entry.key.replace("_", "-"), by_name)
+        few = len(reader.problems) < _HINTED and len(entry.key) < _HINTED
+        hint = did_you_mean(entry.key.replace("_", "-"), by_name) if few else ""
         known = hint or f" (known keys: {', '.join(by_name)})"
         reader.problem(entry, inner, f"expected a known key, got '{printable(entry.key)}'{known}")
         return None
@@ -369,6 +404,7 @@ class Table:
             if key.default is not None:
                 properties[key.name]["default"] = key.default
         required = [key.name for key in self.keys if key.required]
-        return {"type": "object", "properties": properties, "additionalProperties": self.open} | (
-            {"required": required} if required else {}
-        )
+        table: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+        if required:
+            table["required"] = required
+        return {"anyOf": [{"type": "string", "minLength": 1}, table]} if self.short else table
