@@ -486,11 +486,11 @@ def test_cycles_and_missing_files_are_told_at_the_line_that_names_them(folder):
     with pytest.raises(ConfigError) as error:
         load_settings(folder)
     assert [str(problem) for problem in error.value.problems] == [
-        "b.yaml:2:15: lint.heavy: expected true or false, got 3",
-        "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
         "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is no file",
+        "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
+        "b.yaml:2:15: lint.heavy: expected true or false, got 3",
     ]
-    assert error.value.problems[2].source_line == "extends: [a.yaml, gone.yaml]"
+    assert error.value.problems[0].source_line == "extends: [a.yaml, gone.yaml]"
 
 
 def test_extending_itself_is_a_cycle():

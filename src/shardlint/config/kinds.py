@@ -120,6 +120,12 @@ class String:
         return {"type": "string", "minLength": 1} | ({"pattern": self.pattern} if self.pattern else {})
 
 
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("expected a path relative to this file, got one with a null character")
+    return text
+
+
 @frozen
 class FilePath:
     """A path, relative to the file that it stands in; read as an absolute path."""
@@ -127,7 +133,7 @@ class FilePath:
     wanted: str = "a path relative to this file"
 
     def read(self, node: Node, path: str, reader: Reader) -> Value | None:
-        value = String(wanted=self.wanted).read(node, path, reader)
+        value = String(wanted=self.wanted, check=_path).read(node, path, reader)
         return Value(str(reader.folder / value.data), value.source) if value else None
 
     def schema(self) -> dict[str, Any]:
