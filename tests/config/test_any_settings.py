@@ -5,12 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlint.config import ConfigError, load_settings, render_settings
-from shardlint.config.kinds import Boolean, Choice, Date, FilePath, Integer, ListOf, MapOf, NumberOrName, String, Table
+from shardlint.config.kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
 from shardlint.config.schema import SETTINGS
+from shardlint.config.tables import ListOf, MapOf, Table
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,16 +75,18 @@ def load(data):
     return load_settings(Path.cwd())
 
 
+@settings(max_examples=50)
 @given(valid(SETTINGS))
 def test_valid_settings_are_taken(data):
-    settings = load(data)
-    text = render_settings(settings)
-    assert settings.get("lint.fail-level") == data.get("lint", {}).get("fail-level", "error")
-    assert len(settings.suppressions) == len(data.get("lint", {}).get("suppress", ()))
-    assert (settings.contract is None) is ("contract" not in data)
+    found = load(data)
+    text = render_settings(found)
+    assert found.get("lint.fail-level") == data.get("lint", {}).get("fail-level", "error")
+    assert len(found.suppressions) == len(data.get("lint", {}).get("suppress", ()))
+    assert (found.contract is None) is ("contract" not in data)
     assert all("  # " in line for line in text.splitlines()[1:])
 
 
+@settings(max_examples=50)
 @given(broken(SETTINGS))
 def test_anything_else_is_refused_with_places(data):
     try:

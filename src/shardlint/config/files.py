@@ -9,11 +9,11 @@ from pathlib import Path
 from attrs import frozen
 
 from ..source import Source
-from .kinds import Reader, Value
 from .nodes import MAX_BYTES, Kind, Node, RefusedError, Text
 from .problems import ConfigProblem
 from .schema import SETTINGS
 from .toml_source import read_toml
+from .values import Reader, Value
 from .yaml_source import read_yaml
 
 YAML_NAMES = (".shardlint.yaml", "shardlint.yaml", ".shardlint.yml", "shardlint.yml")

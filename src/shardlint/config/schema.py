@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..suppress import check_rule
-from .kinds import Boolean, Choice, Date, FilePath, Free, Integer, Key, ListOf, MapOf, NumberOrName, String, Table
+from .kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
+from .tables import Free, Key, ListOf, MapOf, Table
 
 VERSION = 1
 PHASES = ("structure", "materialization", "checkpoint", "runtime")

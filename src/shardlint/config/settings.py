@@ -14,10 +14,10 @@ from ..selection import Item, Layer, SeverityItem, severity_from_user
 from ..source import DEFAULT, Source
 from ..suppress import Suppression
 from .files import find_config, is_file, load_file, problem_at, shown
-from .kinds import Value
 from .merge import merge
 from .problems import ConfigError, ConfigProblem
 from .schema import all_keys
+from .values import Value
 
 MAX_EXTENDS = 20
 _DEFAULTS = {path: key.default for path, key in all_keys() if key.default is not None}
