@@ -21,6 +21,7 @@ from attrs import evolve, field, frozen
 from .diagnostics import DIAGNOSTICS, diagnostic
 from .plugins.registry import RegisteredRule
 from .rule import Finding, Severity
+from .rule_options import rule_options
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
@@ -85,7 +86,8 @@ class Decision:
     def selected(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> SelectedRule:
         """The rule ready to run, with its options from `options` (code to options as users write them)."""
         given = (options or {}).get(self.rule.rule_class.code)
-        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=given)
+        chosen = rule_options(self.rule.rule_class, given) if given else None
+        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
 @frozen(kw_only=True)
