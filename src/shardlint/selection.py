@@ -19,9 +19,11 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from .diagnostics import DIAGNOSTICS, diagnostic
+from .plugins.registry import RegisteredRule
 from .rule import Finding, Severity
-from .runner import SelectedRule
-from .selectors import RegisteredRule, Selectors, UnknownSelectorError
+from .rule_options import rule_options
+from .runner import SelectedRule, to_selected
+from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
 
 
@@ -81,17 +83,11 @@ class Decision:
     selector: str
     severity_from: str = ""
 
-    def selected(self, options: Mapping[str, Any] | None = None) -> SelectedRule:
-        """The rule ready to run, with its options from `options` (code to options instance)."""
-        cls = self.rule.rule_class
-        return SelectedRule(
-            rule=cls((options or {}).get(cls.code)),
-            explicit=self.explicit,
-            severity=self.severity,
-            pack=self.rule.pack,
-            pack_version=self.rule.version,
-            pack_root=self.rule.root,
-        )
+    def selected(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> SelectedRule:
+        """The rule ready to run, with its options from `options` (code to options as users write them)."""
+        given = (options or {}).get(self.rule.rule_class.code)
+        chosen = rule_options(self.rule.rule_class, given) if given else None
+        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
 @frozen(kw_only=True)
@@ -106,7 +102,7 @@ class Selection:
     diagnostics: tuple[Finding, ...] = ()
     engine: Mapping[str, Severity | None] = field(factory=dict)
 
-    def to_run(self, options: Mapping[str, Any] | None = None) -> tuple[SelectedRule, ...]:
+    def to_run(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[SelectedRule, ...]:
         """The enabled rules, ready for the runner."""
         return tuple(item.selected(options) for item in self.decisions if item.enabled)
 

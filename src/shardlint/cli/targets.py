@@ -57,7 +57,11 @@ class Request:
 
 def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Facts, LiveTarget | None]:
     """The facts of the target, and the live objects behind them when there are any."""
-    raise NotImplementedError
+    from pathlib import Path
+
+    from ..facts.codec import decode_facts
+
+    return decode_facts(Path(request.target).read_bytes()), None
 
 
 @contextlib.contextmanager

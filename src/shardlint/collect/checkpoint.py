@@ -7,10 +7,11 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts
+from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts, RepeatedKey
 from .companions import read_config, read_index
 from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
 from .headers import quoted, read_header
+from .stored_bytes import ByteComparer
 
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -142,6 +143,7 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
             files.append(facts)
     return CheckpointFacts(
         path="",
+        repeated_keys=_repeated(folder, tuple(files), entries, extra),
         format=choice.format,
         files=tuple(files),
         entries=tuple(entries),
@@ -149,6 +151,27 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
         index=choice.index,
         problems=tuple(problems),
     )
+
+
+def _repeated(
+    folder: Path, files: tuple[FileFacts, ...], entries: list[EntryFacts], extra: list[EntryFacts]
+) -> tuple[RepeatedKey, ...]:
+    """Find the keys in two files and compare their bytes. Of the files that count a loader takes the last."""
+    taken = {entry.key: entry for entry in entries}
+    if len(taken) == len(entries) and not extra:
+        return ()
+    found = []
+    with ByteComparer.of(folder, files) as comparer:
+        for others, counts in ((entries, True), (extra, False)):
+            for other in others:
+                entry = taken.get(other.key)
+                if entry is None or entry.file == other.file:
+                    continue
+                equal = comparer.equal(entry, other)
+                found.append(
+                    RepeatedKey(key=entry.key, file=entry.file, other_file=other.file, counts=counts, equal=equal)
+                )
+    return tuple(found)
 
 
 def _read_file(

@@ -1,67 +1,63 @@
-"""The options of rules: from plain data to the options class of each rule."""
+"""The options of rules, checked against the options class of each rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-from attrs import fields
-
-from ..facts import thaw
-from ..names import closest
-from ..selectors import RegisteredRule
+from ..names import did_you_mean
+from ..plugins.registry import RegisteredRule
+from ..rule import Rule
+from ..rule_options import RuleOptionsError
+from ..rule_options import rule_options as build
 from ..source import DEFAULT
 from .files import problem_at
 from .problems import ConfigError, ConfigProblem
 from .settings import Settings
 
 
-def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[str, Any]:
+def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[str, Mapping[str, Any]]:
     """
-    The options instance of every rule that `lint.options` configures, by code.
+    The options of every rule that `lint.options` configures, by code, for `Selection.to_run`.
 
-    Keys are written kebab-case. Raises `ConfigError` naming every unknown rule, unknown option and wrong value.
+    Raises `ConfigError` naming every unknown rule, every unknown option and every wrong value with its place.
     """
-    by_text = {text: item for item in rules for text in (item.rule_class.code, item.rule_class.name)}
+    by_text = {text: item.rule_class for item in rules for text in (item.rule_class.code, item.rule_class.name)}
     problems: list[ConfigProblem] = []
-    made: dict[str, Any] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     for text, data in settings.options.items():
-        item = by_text.get(text)
-        if item is None:
-            message = f"expected the code or name of a loaded rule, got {text!r}{_hint(text, by_text)}"
+        rule = by_text.get(text)
+        if rule is None:
+            message = f"expected the code or name of a loaded rule, got {text!r}{did_you_mean(text, by_text)}"
             problems.append(_problem(settings, text, "", message))
-        elif item.rule_class.code in made:
+        elif rule.code in found:
             message = "expected the options of a rule once, got them by code and by name"
             problems.append(_problem(settings, text, "", message))
         else:
-            made[item.rule_class.code] = _made(settings, text, item.rule_class.options_type, data, problems)
+            found[rule.code] = data
+            problems.extend(_refused(settings, text, rule, data))
     if problems:
         raise ConfigError(problems)
-    return made
+    return found
 
 
-def _made(settings: Settings, rule: str, cls: type, data: Mapping[str, Any], problems: list[ConfigProblem]) -> Any:
-    known = {item.name.replace("_", "-"): item for item in fields(cls)}
-    values: dict[str, Any] = {}
-    for key, value in data.items():
-        if key not in known:
-            hint = _hint(key, known) or f" (known options: {', '.join(known) or 'none'})"
-            problems.append(_problem(settings, rule, key, f"expected an option of the rule, got {key!r}{hint}"))
-            continue
-        values[known[key].name] = thaw(value)
-    try:
-        return msgspec.convert(values, cls)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        key = next((key for key, item in known.items() if f"$.{item.name}" in text), "")
-        problems.append(_problem(settings, rule, key, f"expected another value: {text}"))
-        return None
+def _refused(settings: Settings, text: str, rule: type[Rule], data: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    """A problem for each option that the rule refuses; alone first, then all together (one given twice)."""
+    alone = [(key, {key: value}) for key, value in data.items()]
+    refused = False
+    for key, given in [*alone, ("", data)]:
+        if refused and not key:
+            return
+        try:
+            build(rule, given)
+        except RuleOptionsError as error:
+            refused = True
+            yield _problem(settings, text, key, _told(rule, error))
 
 
-def _hint(text: str, known: Mapping[str, Any]) -> str:
-    near = closest(text, known, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def _told(rule: type[Rule], error: RuleOptionsError) -> str:
+    wanted = "" if error.text.startswith("expected") else f"expected the options of {rule.code} {rule.name}, got an "
+    return wanted + error.text
 
 
 def _problem(settings: Settings, rule: str, key: str, message: str) -> ConfigProblem:

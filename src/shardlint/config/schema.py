@@ -27,8 +27,8 @@ def _checker(text: str) -> str:
 
 _NAME = String(wanted="a name")
 _GLOB = String(wanted="a glob")
-_NAMES = ListOf(item=_NAME)
-_GLOBS = ListOf(item=_GLOB)
+_NAMES = ListOf(item=_NAME, bare=True)
+_GLOBS = ListOf(item=_GLOB, bare=True)
 _SELECTORS = ListOf(item=String(wanted="a selector"), bare=True)
 _IMPORT = String(wanted="package.module:name", check=_checker, pattern=f"^{_CHECKER}$")
 _SUPPRESSIBLE = String(wanted="the code or name of a rule", check=check_rule)
@@ -97,7 +97,12 @@ PACKS = Table(
     (
         Key("require", _NAMES, "Packs without which the run cannot be trusted.", appends=True),
         Key("disable", _NAMES, "Packs that are left out.", appends=True),
-        Key("local", ListOf(item=FilePath()), "Packs by path, relative to this file; their code runs.", appends=True),
+        Key(
+            "local",
+            ListOf(item=FilePath(), bare=True),
+            "Packs by path, relative to this file; their code runs.",
+            appends=True,
+        ),
     )
 )
 SUPPRESSION = Table(

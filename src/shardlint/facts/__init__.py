@@ -1,6 +1,6 @@
 """Frozen facts: what collectors produce and rules read. Nothing here imports torch."""
 
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts
+from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -24,7 +24,7 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
-from .plan import LeftoverKey, LoadRemark, PlanFacts, RepeatedKey, RoundTrip, TensorPlan, TiePlan
+from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
 from .sharding import (
     DENSE,

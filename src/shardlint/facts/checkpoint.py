@@ -66,6 +66,22 @@ class IndexFacts:
 
 
 @frozen(kw_only=True)
+class RepeatedKey:
+    """
+    One key stored in two files. A loader takes it from `file`; it stands in `other_file` as well.
+
+    `counts` when a loader reads `other_file` too. `equal` says whether the bytes are the same, None when they were
+    not compared.
+    """
+
+    key: str
+    file: str
+    other_file: str
+    counts: bool = False
+    equal: bool | None = None
+
+
+@frozen(kw_only=True)
 class CheckpointFacts:
     """
     A checkpoint folder or file, nothing executed and no tensor read.
@@ -82,6 +98,7 @@ class CheckpointFacts:
     index: IndexFacts | None = None
     config: FrozenDict | None = None
     problems: tuple[FileProblem, ...] = ()
+    repeated_keys: tuple[RepeatedKey, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

@@ -64,8 +64,7 @@ class LoadRemark:
     - mixed-group: fused and separate copies of one tensor in one checkpoint;
     - shared-pattern: two different conversions take the same source pattern;
     - numbering: the numbers behind a `*` do not run from 0 without a gap, and are ignored;
-    - integer-cast: stored integers become floating-point values without any scale;
-    - repeated-key: a key in more than one file, the last file wins.
+    - integer-cast: stored integers become floating-point values without any scale.
     """
 
     kind: str
@@ -95,24 +94,12 @@ class RoundTrip:
     A live name that saving and loading do not bring back to itself.
 
     `key` is its source, `saved` the name under which it would be saved, `loaded` where that name would be loaded.
-    `conversion` describes the last renaming that took part.
     """
 
     name: str
     key: str
     saved: str
     loaded: str
-    conversion: str
-
-
-@frozen(kw_only=True)
-class RepeatedKey:
-    """One key stored in two files. `equal` says whether the bytes are the same, None when they were not compared."""
-
-    key: str
-    first_file: str
-    second_file: str
-    equal: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -134,7 +121,6 @@ class PlanFacts:
     ties: tuple[TiePlan, ...] = ()
     round_trips: tuple[RoundTrip, ...] = ()
     round_trips_checked: int = 0
-    repeated_keys: tuple[RepeatedKey, ...] = ()
     conversions: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     quantization: str = ""

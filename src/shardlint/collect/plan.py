@@ -1,0 +1,112 @@
+"""Collecting the `plan` section: from a live model, or from a model built on meta from the checkpoint alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from .identity_rules import IdentityRules
+from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
+from .planner import Exclusions, make_plan
+from .planning import LoaderRules, PlanUnknownError
+from .stored_bytes import ByteComparer
+
+__all__ = ["Exclusions", "PlanUnknownError", "collect_plan"]
+
+
+def collect_plan(
+    checkpoint: CheckpointFacts,
+    *,
+    model: Any = None,
+    model_facts: ModelFacts | None = None,
+    renames: Sequence[tuple[str, str]] = (),
+    exclusions: Exclusions | None = None,
+) -> PlanFacts:
+    """
+    Plan loading `checkpoint` into `model`, or into the architecture that its `config.json` names when there is none.
+
+    `model_facts` are the facts of `model` and come with it. `renames` are the owner's: pairs of a regular expression
+    and its replacement. Nothing is loaded, no tensor is read, and the model is not touched. Raises
+    `PlanUnknownError`.
+    """
+    _require_headers(checkpoint)
+    if model is None:
+        return _from_config(checkpoint, exclusions)
+    if model_facts is None:
+        raise PlanUnknownError("the facts of the model were not collected")
+    base = unwrapped(model)
+    live = from_model_facts(model_facts, adapted=is_adapted(model))
+    rules = _live_rules(base, checkpoint, renames)
+    return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+
+
+def _with_ties_compared(plan: PlanFacts, checkpoint: CheckpointFacts) -> PlanFacts:
+    """Compare the bytes of ties of which both ends are stored: the loader ties them only when they are equal."""
+    if not any(tie.both_stored for tie in plan.ties):
+        return plan
+    path = Path(checkpoint.path)
+    stored = {entry.key: entry for entry in checkpoint.entries}
+    tensors = plan.tensor_by_name()
+    with ByteComparer.of(path if path.is_dir() else path.parent, checkpoint.files) as comparer:
+        ties = tuple(_compared(tie, tensors, stored, comparer) if tie.both_stored else tie for tie in plan.ties)
+    return evolve(plan, ties=ties)
+
+
+def _compared(
+    tie: TiePlan, tensors: Mapping[str, TensorPlan], stored: Mapping[str, EntryFacts], comparer: ByteComparer
+) -> TiePlan:
+    ends = [tensors[name] for name in (tie.name, tie.source)]
+    if any(end.operations or len(end.sources) != 1 for end in ends):
+        return tie
+    first, second = (stored[end.sources[0]] for end in ends)
+    return evolve(tie, equal=True if first is second else comparer.equal(first, second))
+
+
+def _require_headers(checkpoint: CheckpointFacts) -> None:
+    if checkpoint.format not in ("safetensors", "safetensors-sharded"):
+        raise PlanUnknownError(f"a checkpoint of format {checkpoint.format} is not planned")
+    if not checkpoint.entries:
+        raise PlanUnknownError("no tensor of the checkpoint could be read")
+
+
+def _from_config(checkpoint: CheckpointFacts, exclusions: Exclusions | None) -> PlanFacts:
+    from .meta_model import build_meta_model
+    from .transformers_rules import TransformersRules
+
+    built = build_meta_model(checkpoint)
+    rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
+    plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
+    return _with_ties_compared(plan, checkpoint)
+
+
+def _live_rules(model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]]) -> LoaderRules:
+    if not _is_pretrained(model):
+        return IdentityRules(renames)
+    from .transformers_rules import TransformersRules
+
+    return TransformersRules(model, quantizer=_live_quantizer(model, checkpoint), renames=renames)
+
+
+def _is_pretrained(model: Any) -> bool:
+    """Whether the model is one of Transformers', without importing Transformers."""
+    return any(
+        f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
+    )
+
+
+def _live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
+    """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
+    from .meta_model import make_quantizer, quantization_settings
+    from .transformers_rules import guarded
+
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None:
+        return quantizer
+    settings = quantization_settings(checkpoint.config)
+    if settings is None:
+        return None
+    return guarded("planning a dequantising load", lambda: make_quantizer(settings, dequantize=True))

@@ -1,0 +1,269 @@
+"""The load plan: every live tensor with its sources, every stored key with its live tensor or a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from attrs import field, frozen
+
+from ..facts import (
+    CheckpointFacts,
+    EntryFacts,
+    LeftoverKey,
+    LoadRemark,
+    PlanFacts,
+    TensorPlan,
+    TiePlan,
+)
+from .planning import LiveTensor, LoaderRules, Route
+from .remarks import integer_cast, numbering
+
+_DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
+
+
+@frozen(kw_only=True)
+class Exclusions:
+    """Names that are not expected to match: globs of live tensors and of stored keys, as compiled expressions."""
+
+    tensors: tuple[tuple[str, re.Pattern[str]], ...] = ()
+    keys: tuple[tuple[str, re.Pattern[str]], ...] = ()
+
+
+@frozen(kw_only=True)
+class LiveModel:
+    """The tensors of `state_dict()` by name, and the buffers that are not in it."""
+
+    tensors: Mapping[str, LiveTensor]
+    unsaved_buffers: frozenset[str] = frozenset()
+    architecture: str = ""
+    basis: str = "model"
+
+
+@frozen
+class _Group:
+    """All keys that go to one first name. `recipe` is that of the key that came first."""
+
+    route: Route
+    parts: list[tuple[str, EntryFacts]] = field(factory=list)
+    mixed: list[str] = field(factory=list)
+
+
+def make_plan(
+    rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
+) -> PlanFacts:
+    """Plan loading `checkpoint` into `live` by `rules`. Raises `PlanUnknownError` when the rules cannot be followed."""
+    return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
+
+
+class _Planner:
+    def __init__(
+        self, rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions
+    ) -> None:
+        self.rules, self.live, self.checkpoint, self.exclusions = rules, live, checkpoint, exclusions
+        self.remarks: list[LoadRemark] = []
+        self.tensors: dict[str, TensorPlan] = {}
+        self.leftovers: list[LeftoverKey] = []
+        self.files: dict[str, tuple[str, ...]] = {}
+        self.dtypes: dict[str, tuple[str, ...]] = {}
+
+    def plan(self) -> PlanFacts:
+        stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
+        keys = self.rules.ordered(list(stored))
+        ignored = self.rules.ignored()
+        unexpected = _combined(ignored.unexpected)
+        groups = self._grouped(keys, stored, unexpected)
+        for name, group in groups.items():
+            self._load(name, group)
+        ties = self._tie()
+        self._missing(_combined(ignored.missing))
+        self.remarks += self.rules.remarks()
+        sources = {tensor.name: tensor.sources[0] for tensor in self.tensors.values() if tensor.status == "loaded"}
+        conversions = self.rules.conversions()
+        trips, checked = self.rules.round_trips(sources, self.live.tensors)
+        return PlanFacts(
+            loader=self.rules.title,
+            basis=self.live.basis,
+            architecture=self.live.architecture,
+            tensors=tuple(self.tensors[name] for name in self.live.tensors),
+            leftovers=tuple(self.leftovers),
+            remarks=tuple(self.remarks),
+            ties=ties,
+            round_trips=tuple(trips),
+            round_trips_checked=checked,
+            conversions=conversions,
+            unread=tuple(_unread(self.checkpoint)),
+            quantization=self.rules.quantization,
+        )
+
+    def _grouped(
+        self, keys: Sequence[str], stored: Mapping[str, EntryFacts], ignored: Sequence[tuple[str, re.Pattern[str]]]
+    ) -> dict[str, _Group]:
+        live = self.live.tensors
+        groups: dict[str, _Group] = {}
+        for key, route in zip(keys, self.rules.routes(keys, live), strict=True):
+            name, entry = route.name, stored[key]
+            if name not in live:
+                self.leftovers.append(self._leftover(entry, name, ignored))
+                continue
+            group = groups.get(name)
+            if group is None:
+                group = groups[name] = _Group(route)
+            elif group.route.recipe is None and route.recipe is None:
+                detail = f"{group.parts[0][1].key} fills it, {key} is dropped"
+                self._remark("duplicate-source", name, (group.parts[0][1].key, key), detail)
+                continue
+            elif (group.route.recipe is None) != (route.recipe is None):
+                group.mixed.append(key)
+                continue
+            group.parts.append((route.pattern or key, entry))
+        return groups
+
+    def _remark(self, kind: str, name: str, keys: tuple[str, ...], detail: str) -> None:
+        self.remarks.append(LoadRemark(kind=kind, name=name, keys=keys, detail=detail))
+
+    def _leftover(self, entry: EntryFacts, name: str, ignored: Sequence[tuple[str, re.Pattern[str]]]) -> LeftoverKey:
+        reason, pattern = "unexpected", ""
+        if found := _first(ignored, name):
+            reason, pattern = "ignored", found
+        elif found := _first(self.exclusions.keys, entry.key):
+            reason, pattern = "excluded", found
+        elif name in self.live.unsaved_buffers:
+            reason = "non-persistent"
+        elif _DERIVED.search(name):
+            reason = "derived"
+        return LeftoverKey(
+            key=entry.key, file=entry.file, shape=entry.shape, renamed=name, reason=reason, pattern=pattern
+        )
+
+    def _load(self, name: str, group: _Group) -> None:
+        if group.mixed:
+            detail = f"{len(group.mixed)} more keys give it in another form: {', '.join(group.mixed[:3])}"
+            self._remark("mixed-group", name, (group.parts[0][1].key, *group.mixed), detail)
+        if group.route.recipe is None:
+            self._load_plain(name, group.parts[0][1])
+        else:
+            self._load_converted(name, group)
+
+    def _load_plain(self, name: str, entry: EntryFacts) -> None:
+        tensor = self.live.tensors[name]
+        same = entry.shape == tensor.shape
+        if name in self.tensors:
+            self._remark("double-write", name, (entry.key,), "a conversion writes it as well; the last one wins")
+        self.tensors[name] = TensorPlan(
+            name=name,
+            status="loaded" if same else "mismatched",
+            shape=tensor.shape,
+            dtype=self.rules.loaded_dtype(name, tensor),
+            sources=(entry.key,),
+            files=self.files.setdefault(entry.file, (entry.file,)),
+            stored_dtypes=self.dtypes.setdefault(entry.dtype, (entry.dtype,)),
+            converted_shape=None if same else entry.shape,
+        )
+        if detail := integer_cast(entry, tensor.dtype):
+            self._remark("integer-cast", name, (entry.key,), detail)
+
+    def _load_converted(self, name: str, group: _Group) -> None:
+        recipe = group.route.recipe
+        converted = self.rules.convert(name, recipe, group.parts, self.live.tensors[name].dtype)
+        entries = [entry for _, entry in group.parts]
+        for detail, keys in numbering(group.parts):
+            self._remark("numbering", name, keys, detail)
+        for target, shape in ({name: None} if converted.error else converted.shapes).items():
+            tensor = self.live.tensors.get(target)
+            if tensor is None:
+                continue
+            if target in self.tensors:
+                self._remark("double-write", target, self.tensors[target].sources, "two conversions write it")
+            status = "error" if converted.error else "loaded" if shape in (None, tensor.shape) else "mismatched"
+            self.tensors[target] = TensorPlan(
+                name=target,
+                status=status,
+                shape=tensor.shape,
+                dtype=self.rules.loaded_dtype(target, tensor),
+                sources=tuple(entry.key for entry in entries),
+                files=tuple(sorted({entry.file for entry in entries})),
+                operations=self.rules.operations(recipe),
+                stored_dtypes=tuple(sorted({entry.dtype for entry in entries})),
+                converted_shape=shape if status == "mismatched" else None,
+                reason=converted.error
+                or ("the shape was not followed through the operations" if shape is None else ""),
+            )
+
+    def _tie(self) -> tuple[TiePlan, ...]:
+        """Apply the declared ties as Transformers does, then share among the aliases of one live tensor."""
+        declared = [(name, source) for name, source in self.rules.ties().items() if name in self.live.tensors]
+        found = []
+        for position, (name, source) in enumerate(declared):
+            both = name in self.tensors and source in self.tensors
+            found.append(TiePlan(name=name, source=source, both_stored=both))
+            if both or source not in self.live.tensors:
+                continue
+            if name in self.tensors:
+                self._share(source, name)
+            elif source in self.tensors:
+                self._share(name, source)
+            else:
+                later = (
+                    other for other, origin in declared[position + 1 :] if origin == source and other in self.tensors
+                )
+                if (other := next(later, None)) is not None:
+                    self._share(name, other)
+        self._share_aliases()
+        return tuple(found)
+
+    def _share_aliases(self) -> None:
+        filled: dict[str, str] = {}
+        for name, tensor in self.live.tensors.items():
+            if name in self.tensors:
+                filled.setdefault(tensor.identity, name)
+        for name, tensor in self.live.tensors.items():
+            if name not in self.tensors and tensor.identity in filled:
+                self._share(name, filled[tensor.identity])
+
+    def _share(self, name: str, source: str) -> None:
+        tensor, origin = self.live.tensors[name], self.tensors[source]
+        if origin.status not in ("loaded", "tied"):
+            return
+        self.tensors[name] = TensorPlan(
+            name=name,
+            status="tied",
+            shape=tensor.shape,
+            dtype=origin.dtype,
+            sources=origin.sources,
+            files=origin.files,
+            operations=origin.operations,
+            stored_dtypes=origin.stored_dtypes,
+            tied_to=source,
+        )
+
+    def _missing(self, ignored: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+        for name, tensor in self.live.tensors.items():
+            if name in self.tensors:
+                continue
+            status, pattern = "missing", ""
+            if found := _first(ignored, name):
+                status, pattern = "missing-ignored", found
+            elif found := _first(self.exclusions.tensors, name):
+                status, pattern = "missing-excluded", found
+            self.tensors[name] = TensorPlan(
+                name=name, status=status, shape=tensor.shape, dtype=tensor.dtype, reason=pattern
+            )
+
+
+def _unread(checkpoint: CheckpointFacts) -> list[str]:
+    """Return the files that count and whose header was not read."""
+    read = {file.name for file in checkpoint.files if file.opened}
+    counted = {file.name for file in checkpoint.files if file.counts}
+    if checkpoint.index is not None:
+        counted |= set(checkpoint.index.weight_map.values())
+    absent = {problem.file for problem in checkpoint.problems if problem.kind in ("missing", "escapes-folder")}
+    return sorted((counted | {name for name in absent if name.endswith(".safetensors")}) - read)
+
+
+def _combined(patterns: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
+    return [(pattern, re.compile(pattern)) for pattern in patterns]
+
+
+def _first(patterns: Sequence[tuple[str, re.Pattern[str]]], name: str) -> str:
+    return next((text for text, pattern in patterns if pattern.search(name)), "")

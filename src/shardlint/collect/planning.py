@@ -1,0 +1,91 @@
+"""What the planner and the loaders that it asks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from ..facts import EntryFacts, LoadRemark, RoundTrip
+
+
+class PlanUnknownError(Exception):
+    """No plan can be made. The text is one clause that says why; it becomes the reason why the section is absent."""
+
+
+@frozen(kw_only=True)
+class LiveTensor:
+    """What the planner must know of a live tensor: global shape in elements, dtype as torch names it, its record."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    identity: str  # the canonical name: equal for all aliases of one tensor
+
+
+@frozen
+class Route:
+    """
+    Where one stored key goes: the live name, or its last name when that is not live.
+
+    `recipe` is the loader's conversion and `pattern` the source pattern that matched; both None for a mere renaming.
+    """
+
+    name: str
+    recipe: Any = None
+    pattern: str | None = None
+
+
+@frozen
+class Converted:
+    """What a conversion gives: shapes by live name, None where the shape could not be followed; or the error."""
+
+    shapes: Mapping[str, tuple[int, ...] | None]
+    error: str = ""
+
+
+@frozen
+class Ignored:
+    """A list of patterns of names that a loader does not report."""
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+class LoaderRules(Protocol):
+    """The rules of one loader for one model."""
+
+    title: str
+    quantization: str
+
+    def ordered(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return the keys in the order in which the loader takes them."""
+
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
+        """Return the route of every key, in the same order."""
+
+    def operations(self, recipe: Any) -> tuple[str, ...]:
+        """Return the class names of the operations of a recipe."""
+
+    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        """Follow the shapes of `parts` (pattern and entry) through a recipe whose first live name is `name`."""
+
+    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
+        """Return the dtype of the tensor after loading."""
+
+    def ties(self) -> Mapping[str, str]:
+        """Return the declared ties, live name to live name."""
+
+    def ignored(self) -> Ignored:
+        """Return the ignore lists."""
+
+    def remarks(self) -> Sequence[LoadRemark]:
+        """Return what is wrong with the rules themselves."""
+
+    def round_trips(
+        self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
+    ) -> tuple[Sequence[RoundTrip], int]:
+        """Save and load the names of `sources` (live name to key) and return what does not come back, and the count."""
+
+    def conversions(self) -> tuple[str, ...]:
+        """Describe the conversions that took part."""

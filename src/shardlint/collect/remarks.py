@@ -1,0 +1,48 @@
+"""What a loader passes over in silence and headers can show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..facts import EntryFacts
+
+_INTEGERS = ("I", "U", "BOOL")
+
+
+def integer_cast(entry: EntryFacts, live_dtype: str) -> str:
+    """Say that the stored integers of `entry` become floating-point values, or nothing."""
+    if entry.dtype.startswith(_INTEGERS) and "float" in live_dtype:
+        return f"stored as {entry.dtype}, cast to {live_dtype} without a scale"
+    return ""
+
+
+def numbering(parts: Sequence[tuple[str, EntryFacts]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """
+    Yield, for every pattern with a `*`, what is wrong with the numbers behind it, and the keys.
+
+    The numbers must run from 0 without a gap, because the loader takes the tensors in order and ignores the numbers.
+    """
+    by_pattern: dict[str, list[str]] = {}
+    for pattern, entry in parts:
+        if "*" in pattern:
+            by_pattern.setdefault(pattern, []).append(entry.key)
+    for keys in by_pattern.values():
+        numbers = _numbers(keys)
+        if numbers is not None and numbers != list(range(len(numbers))):
+            absent = sorted(set(range(max(numbers) + 1)) - set(numbers))[:5] if max(numbers) < 10**6 else []
+            what = f"the first absent ones are {absent}" if absent else "some are there twice"
+            yield (
+                f"{len(numbers)} tensors numbered {numbers[0]}..{numbers[-1]}, {what}; taken as 0..{len(numbers) - 1}",
+                tuple(keys),
+            )
+
+
+def _numbers(keys: Sequence[str]) -> list[int] | None:
+    """Return the number of each key at the only position where the keys differ, None when there is none such."""
+    rows = [key.split(".") for key in keys]
+    if len(rows) < 2 or len({len(row) for row in rows}) != 1:
+        return None
+    varying = [column for column in zip(*rows, strict=True) if len(set(column)) > 1]
+    if len(varying) != 1 or not all(part.isdecimal() and len(part) < 10 for part in varying[0]):
+        return None
+    return [int(part) for part in varying[0]]

@@ -1,0 +1,277 @@
+"""
+The rules of Transformers' loader, asked from Transformers itself.
+
+This is the only module that uses functions of Transformers without a promise of stability. Whatever is not there,
+or behaves differently, becomes a `PlanUnknownError` that names version and function.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..facts import EntryFacts, LoadRemark, RoundTrip
+from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Route
+
+_TORCH_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "U16": "uint16",
+    "I32": "int32",
+    "U32": "uint32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+_PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
+_FLOATS = ("F", "BF")
+
+
+def version() -> str:
+    """Return the version of the installed Transformers. Raises `PlanUnknownError` when there is none."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise PlanUnknownError("Transformers is not installed") from error
+    return str(transformers.__version__)
+
+
+def guarded(what: str, call: Callable[[], Any]) -> Any:
+    """Return `call()`; whatever it raises becomes a `PlanUnknownError` naming version and `what`."""
+    try:
+        return call()
+    except PlanUnknownError:
+        raise
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0][:200]
+        raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
+
+
+class TransformersRules:
+    """
+    The rules for one `PreTrainedModel`.
+
+    `live_model` forbids what could touch the model: then operations of quantisers are not run, and the shapes behind
+    them stay unknown. `quantizer` is the `HfQuantizer` that loads the checkpoint, None without one. `renames` are given
+    to the loader as its `key_mapping`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        quantizer: Any = None,
+        live_model: bool = True,
+        renames: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._model = model
+        self._key_mapping = dict(renames) or None
+        self._quantizer = quantizer
+        self._live_model = live_model
+        self.title = f"transformers {version()}"
+        self.quantization = _describe(quantizer)
+        if getattr(model, "_pp_stage", None) is not None:
+            raise PlanUnknownError("the model is one stage of a pipeline, whose other keys belong to other ranks")
+        guarded("reading the conversion mapping", self._read_mapping)
+
+    def _read_mapping(self) -> None:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
+
+        self._mapping = get_model_conversion_mapping(self._model, self._key_mapping, self._quantizer)
+        for transform in self._mapping:
+            if transform.scope_prefix:
+                transform.scope_prefix = _without_wrappers(transform.scope_prefix)
+        self._renamings = [item for item in self._mapping if isinstance(item, WeightRenaming)]
+        self._converters = [item for item in self._mapping if isinstance(item, WeightConverter)]
+        self._plain_renaming = WeightRenaming
+        self._natural_key = dot_natural_key
+        self._rename = rename_source_key
+        self._prefix = str(self._model.base_model_prefix or "")
+        # Two converters may share a source pattern: the loader matches with the first and keeps the last.
+        self._by_pattern = {pattern: item for item in self._converters for pattern in item.source_patterns}
+
+    def ordered(self, keys: Sequence[str]) -> Sequence[str]:
+        return sorted(keys, key=self._natural_key)
+
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
+        return list(guarded("renaming keys", lambda: self._routes(keys, live)))
+
+    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> list[Route]:
+        names = list(keys)
+        for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
+            if self._may_match(renaming, names):
+                names = [renaming.rename_source_key(name)[0] for name in names]
+        converters = [item for item in self._converters if self._may_match(item, names)]
+        return [self._route(key, name, converters, live) for key, name in zip(keys, names, strict=True)]
+
+    def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
+        """Whether some name may match, asked with one search over all of them. True when that cannot be said."""
+        pattern = transform.compiled_sources.pattern
+        if type(transform).rename_source_key is not _base_rename(type(transform)) or re.search(r"\\[AZ]|\[\^", pattern):
+            return True
+        text = "\n".join(names)
+        if text.count("\n") != len(names) - 1:
+            return True
+        if transform.scope_prefix is not None:
+            pattern = re.sub(r"(?<!\\)\^", "", pattern)
+        return re.search(pattern, text, re.MULTILINE) is not None
+
+    def _route(self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]) -> Route:
+        pattern = None
+        for converter in converters:
+            name, pattern = converter.rename_source_key(name)
+            if pattern is not None:
+                break
+        name = self._with_prefix(name, live)
+        if name not in live and key in live:
+            name, pattern = self._with_prefix(key, live), None
+        return Route(name) if pattern is None else Route(name, self._by_pattern[pattern], pattern)
+
+    def _with_prefix(self, name: str, live: Mapping[str, LiveTensor]) -> str:
+        if name.startswith(self._prefix) or f"{self._prefix}.{name}" in live:
+            return str(self._rename(name, [], [], self._prefix, live)[0])
+        return name
+
+    def operations(self, recipe: Any) -> tuple[str, ...]:
+        return tuple(type(operation).__name__ for operation in recipe.operations)
+
+    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        opaque = self._opaque(recipe)
+        if opaque:
+            return Converted({name: None}, "")
+        try:
+            return self._convert(name, recipe, parts, dtype)
+        except Exception as error:
+            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+                return Converted({name: None}, "")  # it needs values: no defect of the checkpoint
+            return Converted({}, text)
+
+    def _opaque(self, recipe: Any) -> bool:
+        """Whether an operation may touch the model, or needs more than shapes."""
+        for operation in recipe.operations:
+            if hasattr(operation, "hf_quantizer"):
+                kind = type(operation).__name__
+                if kind.endswith("Deserialize") or (self._live_model and kind not in _PURE_QUANTIZER_OPERATIONS):
+                    return True
+        return False
+
+    def _convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        import torch
+
+        group = copy.deepcopy(recipe) if self._quantizer is None else _fresh_copy(recipe)
+        live_dtype = getattr(torch, dtype)
+        quantised = any(hasattr(operation, "hf_quantizer") for operation in group.operations)
+        for pattern, entry in parts:
+            kind = live_dtype
+            if quantised or (self._quantizer is not None and not entry.dtype.startswith(_FLOATS)):
+                kind = getattr(torch, _TORCH_DTYPES.get(entry.dtype, "uint8"), torch.uint8)  # kept as stored
+            group.add_tensor(name, entry.key, pattern, torch.empty(entry.shape, dtype=kind, device="meta"))
+        with torch.no_grad():
+            result = group.convert(
+                name, model=self._model, config=self._model.config, hf_quantizer=self._quantizer, loading_info=None
+            )
+        shapes: dict[str, tuple[int, ...] | None] = {}
+        for target, value in result.items():
+            tensor = value[0] if isinstance(value, list) else value
+            shapes[target] = tuple(int(size) for size in tensor.shape)
+        return Converted(shapes)
+
+    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
+        return live.dtype
+
+    def ties(self) -> Mapping[str, str]:
+        found = guarded("reading the ties", self._declared_ties)
+        return {_without_wrappers(name): _without_wrappers(source) for name, source in found.items()}
+
+    def _declared_ties(self) -> dict[str, str]:
+        # After loading, the attribute lacks the pairs that were stored with different values: ask the class as well.
+        declared = self._model.get_expanded_tied_weights_keys(all_submodels=True)
+        return {**declared, **(getattr(self._model, "all_tied_weights_keys", None) or {})}
+
+    def ignored(self) -> Ignored:
+        return Ignored(*guarded("reading the ignore lists", self._ignore_lists))
+
+    def _ignore_lists(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        unexpected = set(self._model._keys_to_ignore_on_load_unexpected or ())
+        buffers = [name for name, _ in self._model.named_buffers()]
+        if any(name.endswith("rotary_emb.inv_freq") for name in buffers):
+            unexpected.add(r"rotary_emb\.inv_freq")
+        if any(name.endswith("position_ids") for name in buffers):
+            unexpected.add(r"(^|\.)position_ids$")
+        missing = tuple(sorted(set(self._model._keys_to_ignore_on_load_missing or ())))
+        for pattern in (*missing, *unexpected):
+            re.compile(pattern)
+        return missing, tuple(sorted(unexpected))
+
+    def remarks(self) -> Sequence[LoadRemark]:
+        first: dict[str, Any] = {}
+        found = []
+        for converter in self._converters:
+            for pattern in converter.source_patterns:
+                other = first.setdefault(pattern, converter)
+                if converter.was_used() | other.was_used() and _recipe(other) != _recipe(converter):
+                    detail = f"{other!r} and {converter!r} take the same source pattern"
+                    found.append(LoadRemark(kind="shared-pattern", name=pattern, keys=(), detail=detail))
+        return found
+
+    def round_trips(
+        self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
+    ) -> tuple[Sequence[RoundTrip], int]:
+        return (), 0
+
+    def conversions(self) -> tuple[str, ...]:
+        return tuple(repr(item) for item in self._mapping if item.was_used())
+
+
+def _base_rename(kind: type) -> Any:
+    """Return the plain `rename_source_key`, which does nothing but match `compiled_sources`."""
+    for base in kind.__mro__[::-1]:
+        if "rename_source_key" in vars(base):
+            return vars(base)["rename_source_key"]
+    return None
+
+
+def _fresh_copy(recipe: Any) -> Any:
+    """Copy a converter without copying the quantiser that its operations hold."""
+    return recipe.copy(
+        list(recipe._original_source_patterns),
+        list(recipe._original_target_patterns),
+        operations=[copy.copy(operation) for operation in recipe.operations],
+    )
+
+
+def _recipe(converter: Any) -> tuple[Any, ...]:
+    def settings(operation: Any) -> tuple[str, ...]:
+        return (type(operation).__name__, *sorted(f"{name}={value!r}" for name, value in vars(operation).items()))
+
+    operations = tuple(settings(operation) for operation in converter.operations)
+    return tuple(converter.source_patterns), tuple(converter.target_patterns), operations
+
+
+def _without_wrappers(name: str) -> str:
+    wrappers = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+    return ".".join(part for part in name.split(".") if part not in wrappers)
+
+
+def _describe(quantizer: Any) -> str:
+    if quantizer is None:
+        return ""
+    config = quantizer.quantization_config
+    method = getattr(config, "quant_method", "")
+    how = "dequantised while loading" if getattr(config, "dequantize", False) else "kept as stored"
+    return f"{getattr(method, 'value', method)}, {how}"

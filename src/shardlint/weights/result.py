@@ -1,0 +1,158 @@
+"""The outcome of a verification as plain data: rows, verdict, and what was left out with its reason. No torch."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from attrs import field, frozen
+
+from ..names import natural_key
+from .tally import Difference
+
+
+class Status(enum.Enum):
+    """What became of one tensor, worst last."""
+
+    EXCLUDED = "EXCLUDED"
+    EXACT = "EXACT"
+    DTYPE_CAST = "DTYPE_CAST"
+    INCOMPLETE = "INCOMPLETE"
+    MISMATCH = "MISMATCH"
+
+    @property
+    def badness(self) -> int:
+        """Larger is worse."""
+        return list(Status).index(self)
+
+
+class Kind(enum.Enum):
+    """What a row is about: a live tensor, a stored tensor, or the padding of a live shard."""
+
+    LIVE = "live"
+    CHECKPOINT = "checkpoint"
+    PADDING = "padding"
+
+
+class Verdict(enum.Enum):
+    """
+    PASS: every element of both sides was compared and is right. FAIL: something is wrong, or has no counterpart.
+
+    INCOMPLETE: nothing wrong was seen, but not everything was looked at (a sample, or an interrupted run).
+    """
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCOMPLETE = "INCOMPLETE"
+
+
+@frozen(kw_only=True)
+class Row:
+    """
+    One tensor: counts over all ranks, in elements.
+
+    `sources` are the checkpoint keys of a live tensor and the live names of a stored one. `lower_bounds` tells that
+    the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
+    """
+
+    kind: Kind
+    name: str
+    status: Status
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    checked: int = 0
+    expected: int = 0
+    exact_mismatches: int = 0
+    load_mismatches: int = 0
+    nonfinite: int = 0
+    max_abs: float | None = 0.0
+    max_load_abs: float | None = 0.0
+    lower_bounds: bool = False
+    first: Difference | None = None
+    sources: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    reason: str = ""
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Worst first: status, then the share of wrong elements, then the name."""
+        return (
+            -self.status.badness,
+            -bool(self.nonfinite),
+            -(self.load_mismatches + self.nonfinite),
+            -self.exact_mismatches,
+            self.kind.value,
+            natural_key(self.name),
+        )
+
+
+@frozen(kw_only=True)
+class WrongLayout:
+    """
+    A shard whose bits are right for another placement than the declared one.
+
+    `declared` and `found` write both placements of the mesh axis.
+    """
+
+    name: str
+    declared: str
+    found: str
+    ranks: tuple[int, ...] = ()
+
+
+@frozen(kw_only=True)
+class ReplicaGroup:
+    """Ranks that hold the same shard with different bits: `ranks` beside `reference`."""
+
+    name: str
+    reference: int
+    ranks: tuple[int, ...]
+
+
+@frozen(kw_only=True)
+class Result:
+    """
+    Everything that a verification found.
+
+    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
+    when everything was. `exchanged` are the bytes that each rank sent. `compared_bytes` counts the live side.
+    """
+
+    rows: tuple[Row, ...]
+    layouts: tuple[WrongLayout, ...] = ()
+    replicas: tuple[ReplicaGroup, ...] = ()
+    errors: tuple[tuple[int, str], ...] = ()
+    incomplete: str = ""
+    checkpoint: str = ""
+    world_size: int = 1
+    compared_bytes: int = 0
+    seconds: float = field(default=0.0, eq=False)
+    exchanged: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """PASS, FAIL or INCOMPLETE."""
+        wrong = any(row.status in (Status.MISMATCH, Status.INCOMPLETE) or row.nonfinite for row in self.rows)
+        if wrong or self.errors or self.layouts or self.replicas:
+            return Verdict.FAIL
+        return Verdict.INCOMPLETE if self.incomplete else Verdict.PASS
+
+    def of_kind(self, kind: Kind) -> tuple[Row, ...]:
+        """The rows of one kind."""
+        return tuple(row for row in self.rows if row.kind is kind)
+
+    def worst(self, limit: int = 50) -> tuple[Row, ...]:
+        """The worst rows, those that are right left out."""
+        bad = (row for row in self.rows if row.status.badness > Status.EXACT.badness or row.nonfinite)
+        return tuple(sorted(bad, key=lambda row: row.order)[:limit])
+
+    def count(self, status: Status, kind: Kind = Kind.LIVE) -> int:
+        """How many tensors of a kind have a status."""
+        return sum(row.status is status for row in self.rows if row.kind is kind)
+
+
+def sorted_rows(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """The rows worst first."""
+    return tuple(sorted(rows, key=lambda row: row.order))

@@ -1,0 +1,216 @@
+"""
+Live shards: every persistent tensor of a model with the part of the global tensor that this rank holds.
+
+Told by what objects have (`placements`, a device mesh, `to_local`), not by their class, so other frameworks' tensors
+take part. Tensors outside the module take part through `ExternalState`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from attrs import frozen
+
+from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
+from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
+from ..collect.walk import WalkedTensor, walk
+from .memory import Unreadable
+from .symbolic import SymbolicTensor
+
+
+@frozen(kw_only=True)
+class Layout:
+    """How a tensor is declared to lie on its mesh; `ranks` are those of the mesh in row-major order."""
+
+    mesh_shape: tuple[int, ...]
+    coordinate: tuple[int, ...]
+    placements: tuple[Placement, ...]
+    ranks: tuple[int, ...] = ()
+
+
+@frozen(kw_only=True)
+class Shard:
+    """
+    One local tensor.
+
+    `names` are the names of the tensor in `state_dict()`, the first one canonical. `ranges` say, per tensor dim, which
+    indices of the global tensor the local one holds, in its own order. `logical` is the unpadded local shape; storage
+    beyond it must be zero. `layout` is None for a tensor that lies on no mesh.
+    """
+
+    names: tuple[str, ...]
+    local: torch.Tensor
+    global_shape: tuple[int, ...]
+    ranges: tuple[DimRanges, ...]
+    logical: tuple[int, ...]
+    layout: Layout | None = None
+
+    @property
+    def name(self) -> str:
+        """The canonical name."""
+        return self.names[0]
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the storage is larger than what it holds."""
+        return tuple(self.local.shape) != self.logical
+
+    @property
+    def held(self) -> torch.Tensor:
+        """The local tensor without its padding: a view."""
+        local = self.local
+        for dim, size in enumerate(self.logical):
+            local = local.narrow(dim, 0, size)
+        return local
+
+
+@frozen(kw_only=True)
+class ExternalShard:
+    """
+    One rectangular shard of a tensor outside the module.
+
+    `local` begins at `offsets` of a tensor of `global_shape`; `logical_shape` is its unpadded local shape, None when
+    nothing is padded.
+    """
+
+    name: str
+    local: torch.Tensor
+    global_shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    logical_shape: tuple[int, ...] | None = None
+
+
+class ExternalState(Protocol):
+    """State outside the module: host embeddings, expert caches. Its shards must cover exactly its parameters."""
+
+    def parameter_names(self) -> Iterable[str]:
+        """The names, as in the checkpoint's model, of all external parameters."""
+
+    def shards(self) -> Iterable[ExternalShard]:
+        """Describe this rank's shards; nothing is copied."""
+
+
+def shards_of(model: Any, external: ExternalState | None = None) -> tuple[Shard, ...]:
+    """
+    Describe every persistent parameter and buffer, aliases of one tensor as one shard with several names.
+
+    Raises `Unreadable` for a Partial or unknown placement, a flattened parameter, meta storage, and storage whose
+    shape is not what its layout says; and when there is no tensor at all.
+    """
+    outside = _external(external)
+    found = [shard for item in walk(model).tensors if (shard := _shard(item, outside)) is not None] if model else []
+    found += outside.values()
+    if not found:
+        raise Unreadable("expected a model with parameters or persistent buffers, found one without any")
+    return tuple(found)
+
+
+def _external(state: ExternalState | None) -> dict[str, Shard]:
+    if state is None:
+        return {}
+    found = {item.name: external_shard(item) for item in state.shards()}
+    wanted = set(state.parameter_names())
+    if wanted != set(found):
+        missing, extra = sorted(wanted - set(found)), sorted(set(found) - wanted)
+        raise Unreadable(
+            f"external state: expected a shard for exactly its parameters; without one {missing}, unknown {extra}"
+        )
+    return found
+
+
+def external_shard(item: ExternalShard) -> Shard:
+    """The shard that an external description says. Raises `Unreadable` when it contradicts itself."""
+    logical = tuple(item.logical_shape or item.local.shape)
+    rank = len(item.global_shape)
+    if not (len(item.offsets) == len(logical) == item.local.dim() == rank):
+        raise Unreadable(f"{item.name}: offsets, shapes and storage have different numbers of dimensions")
+    ends = [low + size for low, size in zip(item.offsets, logical, strict=True)]
+    inside = all(low >= 0 for low in item.offsets) and all(a <= b for a, b in zip(ends, item.global_shape, strict=True))
+    fits = all(size <= held for size, held in zip(logical, item.local.shape, strict=True))
+    if not (inside and fits):
+        raise Unreadable(
+            f"{item.name}: the shard {logical} at {item.offsets} does not lie in {item.global_shape}, or not in its "
+            f"storage {tuple(item.local.shape)}"
+        )
+    ranges = tuple(((low, size),) if size else () for low, size in zip(item.offsets, logical, strict=True))
+    return Shard(names=(item.name,), local=item.local, global_shape=item.global_shape, ranges=ranges, logical=logical)
+
+
+def _shard(item: WalkedTensor, outside: dict[str, Shard]) -> Shard | None:
+    names = tuple(name for name in sorted(item.names, key=lambda name: name != item.fqn) if name not in item.hidden)
+    names = tuple(name for name in names if name not in outside)
+    if not names:
+        return None
+    tensor = item.tensor
+    if type(tensor).__name__ == "FlatParameter" or names[0].rpartition(".")[2] == "_flat_param":
+        raise Unreadable(
+            f"{names[0]}: a parameter flattened by FSDP1 is not one rectangle; use FSDP2, or "
+            "use_orig_params=True with sharding strategy NO_SHARD"
+        )
+    if not is_dtensor(tensor):
+        shape = tuple(int(size) for size in tensor.shape)
+        return Shard(names=names, local=tensor, global_shape=shape, ranges=_whole(shape), logical=shape)
+    return _distributed(names, tensor)
+
+
+def _whole(shape: Sequence[int]) -> tuple[DimRanges, ...]:
+    return tuple(((0, size),) if size else () for size in shape)
+
+
+def _distributed(names: tuple[str, ...], tensor: Any) -> Shard:
+    mesh = mesh_facts(mesh_of(tensor))
+    placements = tuple(placement(item) for item in tensor.placements)
+    if any(item.kind == PARTIAL for item in placements):
+        raise Unreadable(f"{names[0]}: {[item.text for item in placements]} is partial: no rank holds its values")
+    shape = tuple(int(size) for size in tensor.shape)
+    local = local_of(tensor)
+    if mesh.coordinate is None:
+        empty: tuple[DimRanges, ...] = tuple(() for _ in shape)
+        return Shard(names=names, local=local, global_shape=shape, ranges=empty, logical=tuple(local.shape))
+    layout = Layout(mesh_shape=mesh.shape, coordinate=mesh.coordinate, placements=placements, ranks=mesh.ranks)
+    try:
+        ranges = replay(shape, layout.mesh_shape, layout.coordinate, placements)
+    except ValueError as error:
+        raise Unreadable(f"{names[0]}: {error}") from error
+    logical = shape_of(ranges)
+    if tuple(local.shape) != logical:
+        raise Unreadable(
+            f"{names[0]}: its placements {[item.text for item in placements]} give the local shape {list(logical)}, "
+            f"its storage has {list(local.shape)}"
+        )
+    return Shard(names=names, local=local, global_shape=shape, ranges=ranges, logical=logical, layout=layout)
+
+
+def local_of(tensor: Any) -> torch.Tensor:
+    """The local tensor of a distributed one, without copying or communicating."""
+    local = getattr(tensor, "_local_tensor", None)
+    if isinstance(local, torch.Tensor):
+        return local.detach()
+    with torch.no_grad():
+        found: torch.Tensor = tensor.to_local()
+    return found.detach()
+
+
+def localised(region: SymbolicTensor, ranges: Sequence[DimRanges]) -> SymbolicTensor:
+    """The part of a symbolic global tensor that a shard with these ranges holds."""
+    with torch._C.DisableTorchFunctionSubclass():
+        shape = tuple(region.shape)
+    for dim, held in enumerate(ranges):
+        if held == ((0, shape[dim]),):
+            continue
+        parts = [region.narrow(dim, start, length) for start, length in held] or [region.narrow(dim, 0, 0)]
+        region = torch.cat(parts, dim) if len(parts) > 1 else parts[0]  # type: ignore[assignment]
+    return region
+
+
+def shard_key(shard: Shard) -> str:
+    """The same text on every rank that holds the same part of the same tensor."""
+    return f"{shard.name}|{shard.global_shape}|{shard.ranges}|{shard.local.dtype}"
+
+
+def is_empty(shard: Shard) -> bool:
+    """Whether this rank holds nothing of the tensor."""
+    return math.prod(shard.logical) == 0
