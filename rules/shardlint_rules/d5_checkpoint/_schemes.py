@@ -124,29 +124,10 @@ def part_name(base: str, suffix: str) -> str:
 
 
 # Every name of a part that some scheme gives, longest first; scales of the KV cache belong to no weight.
-_SCALES = (
-    "_scale_inv",
-    "_global_scale",
-    "_scale_2",
-    "_scale",
-    "_scales",
-    ".scale",
-    ".qscale_weight",
-    ".SCB",
-    ".absmax",
-)
-_OTHERS = (
-    "_blocks",
-    "_packed",
-    "_shape",
-    "_zero_point",
-    "_g_idx",
-    ".qweight",
-    ".qzeros",
-    ".scales",
-    ".g_idx",
-    ".quant_map",
-)
+_WEIGHT_SCALES = ("_scale_inv", "_global_scale", "_scale_2", "_scale", "_scales")
+_SCALES = (*_WEIGHT_SCALES, ".scale", ".qscale_weight", ".SCB", ".absmax")
+_PACKS = ("_blocks", "_packed", "_shape", "_zero_point", "_g_idx")
+_OTHERS = (*_PACKS, ".qweight", ".qzeros", ".scales", ".g_idx", ".quant_map")
 _CACHE = ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_scale", "prob_output_scale", "output_scale")
 _ACTIVATION = ("input_scale", "activation_scale", "input_global_scale", "input_scale_ub", "act_scale")
 
