@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from .reading import gc_paused
 from .targets import TargetError
 from .walk import Walk, walk
 
+NO_CHECKPOINT = "no checkpoint was given"
 VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
 
 
@@ -47,9 +50,12 @@ class Assembly:
             self.absent[Section.BUILD.value] = "shardlint did not call a builder"
         with gc_paused():
             facts = self._model_and_contract(facts)
+        facts = self._section(facts, Section.SHARDING, self._sharding)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
+        facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
         facts = self._section(facts, Section.DATA, self._data)
+        self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
         absent = FrozenDict({name: reason for name, reason in missing.items() if reason})
@@ -77,7 +83,7 @@ class Assembly:
         named = self.contract if isinstance(self.contract, str) else None
         given = self.contract if isinstance(self.contract, Contract) else self.target.contract
         declared = getattr(self.settings, "contract", None)
-        where = str(getattr(self.settings, "path", None) or "the configuration file")
+        where = str(getattr(self.settings, "file", None) or "the configuration file")
         return find_contract(
             config,
             given=None if named else given,
@@ -97,6 +103,15 @@ class Assembly:
             return facts
         return evolve(facts, **{section.value: value})
 
+    def _sharding(self) -> Any:
+        if self.walk is None:
+            self.absent[Section.SHARDING.value] = "no model was given"
+            return None
+        from .sharding import sharding_facts
+
+        axes = getattr(self.settings, "expert_axes", ())
+        return sharding_facts(self.walk, optimizer=self.target.optimizer, expert_axes=axes)
+
     def _load(self) -> LoadFacts | None:
         try:
             value = load_facts(self.target.load_info, self.walk.root if self.walk else None)
@@ -108,14 +123,39 @@ class Assembly:
 
     def _checkpoint(self) -> Any:
         if self.target.checkpoint is None:
-            self.absent[Section.CHECKPOINT.value] = "no checkpoint was given"
+            self.absent[Section.CHECKPOINT.value] = NO_CHECKPOINT
             return None
-        from .checkpoint import collect_checkpoint
+        from .checkpoint import CheckpointError, collect_checkpoint
 
-        path = Path(self.target.checkpoint).expanduser()
-        if not path.exists():
-            raise TargetError(f"checkpoint {str(self.target.checkpoint)!r}: no such file or folder")
-        return collect_checkpoint(path)
+        try:
+            return collect_checkpoint(Path(self.target.checkpoint).expanduser())
+        except CheckpointError as error:
+            raise TargetError(str(error)) from None
+
+    def _plan(self, facts: Facts) -> Any:
+        if facts.checkpoint is None:
+            self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
+            return None
+        from .plan import Exclusions, PlanUnknownError, collect_plan
+
+        renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
+        exclusions = Exclusions()
+        if facts.contract is not None:
+            exclusions = Exclusions(
+                tensors=_compiled(facts.contract.training_only_targets),
+                keys=_compiled(facts.contract.inference_only_sources),
+            )
+        try:
+            return collect_plan(
+                facts.checkpoint,
+                model=self.target.model,
+                model_facts=facts.model,
+                renames=renames,
+                exclusions=exclusions,
+            )
+        except PlanUnknownError as error:
+            self.absent[Section.PLAN.value] = str(error)
+            return None
 
     def _data(self) -> Any:
         if self.target.data is None:
@@ -145,6 +185,10 @@ class Assembly:
         )
         self.problems.append(problem)
         self.absent[section] = f"its collector {name} failed: {problem.error_type}: {problem.error}"
+
+
+def _compiled(globs: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((glob, re.compile(fnmatch.translate(glob))) for glob in globs)
 
 
 def _check_model(model: Any) -> None:
