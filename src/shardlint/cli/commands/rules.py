@@ -50,7 +50,11 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
 ) -> None:
-    """List rules: code, name, severity, summary. SELECTOR is a code, prefix, phase, name, tag, pack or ALL."""
+    """
+    List rules: code, name, severity, summary.
+
+    SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
+    """
     from ...selection import Item, Layer, flag_layer, select_rules
     from ...source import Source
 
