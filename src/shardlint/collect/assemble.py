@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -11,7 +12,7 @@ from attrs import evolve
 
 from ..contract import Contract
 from ..diagnostics import last_frame
-from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, Section
+from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, PlanFacts, Section
 from ..live import Target
 from .contracts import Found, contract_facts, data_facts, find_contract
 from .load import load_facts
@@ -49,6 +50,7 @@ class Assembly:
             facts = self._model_and_contract(facts)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
+        facts = self._section(facts, Section.PLAN, partial(self._plan, facts))
         facts = self._section(facts, Section.DATA, self._data)
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
@@ -115,7 +117,27 @@ class Assembly:
         path = Path(self.target.checkpoint).expanduser()
         if not path.exists():
             raise TargetError(f"checkpoint {str(self.target.checkpoint)!r}: no such file or folder")
-        return collect_checkpoint(path)
+        declared = getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False)
+        return evolve(collect_checkpoint(path), overlay_declared=bool(declared))
+
+    def _plan(self, facts: Facts) -> PlanFacts | None:
+        from .plan import PlanUnknownError, collect_plan, exclusions_of
+
+        if facts.checkpoint is None:
+            self.absent[Section.PLAN.value] = facts.why_absent(Section.CHECKPOINT)
+            return None
+        settings = getattr(self.settings, "checkpoint", None)
+        try:
+            return collect_plan(
+                facts.checkpoint,
+                model=self.walk.root if self.walk else None,
+                model_facts=facts.model,
+                renames=getattr(settings, "renames", ()),
+                exclusions=exclusions_of(facts.contract),
+            )
+        except PlanUnknownError as error:
+            self.absent[Section.PLAN.value] = f"plan unknown: {error}"
+            return None
 
     def _data(self) -> Any:
         if self.target.data is None:

@@ -266,4 +266,4 @@ def _combined(patterns: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _first(patterns: Sequence[tuple[str, re.Pattern[str]]], name: str) -> str:
-    return next((text for text, pattern in patterns if pattern.search(name)), "")
+    return next((text for text, pattern in patterns if pattern.search(name)), "")  # globs are anchored by themselves
