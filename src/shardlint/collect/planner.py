@@ -133,7 +133,13 @@ class _Planner:
         elif _DERIVED.search(name):
             reason = "derived"
         return LeftoverKey(
-            key=entry.key, file=entry.file, shape=entry.shape, renamed=name, reason=reason, pattern=pattern
+            key=entry.key,
+            file=entry.file,
+            dtype=entry.dtype,
+            shape=entry.shape,
+            renamed=name,
+            reason=reason,
+            pattern=pattern,
         )
 
     def _load(self, name: str, group: _Group) -> None:
