@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -12,7 +11,7 @@ from attrs import evolve
 
 from ..contract import Contract
 from ..diagnostics import last_frame
-from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, PlanFacts, Section
+from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, Section
 from ..live import Target
 from .contracts import Found, contract_facts, data_facts, find_contract
 from .load import load_facts
@@ -22,6 +21,7 @@ from .reading import gc_paused
 from .targets import TargetError
 from .walk import Walk, walk
 
+NO_CHECKPOINT = "no checkpoint was given"
 VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
 
 
@@ -48,10 +48,12 @@ class Assembly:
             self.absent[Section.BUILD.value] = "shardlint did not call a builder"
         with gc_paused():
             facts = self._model_and_contract(facts)
+        facts = self._section(facts, Section.SHARDING, self._sharding)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
-        facts = self._section(facts, Section.PLAN, partial(self._plan, facts))
+        facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
         facts = self._section(facts, Section.DATA, self._data)
+        self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
         absent = FrozenDict({name: reason for name, reason in missing.items() if reason})
@@ -79,7 +81,7 @@ class Assembly:
         named = self.contract if isinstance(self.contract, str) else None
         given = self.contract if isinstance(self.contract, Contract) else self.target.contract
         declared = getattr(self.settings, "contract", None)
-        where = str(getattr(self.settings, "path", None) or "the configuration file")
+        where = str(getattr(self.settings, "file", None) or "the configuration file")
         return find_contract(
             config,
             given=None if named else given,
@@ -99,6 +101,15 @@ class Assembly:
             return facts
         return evolve(facts, **{section.value: value})
 
+    def _sharding(self) -> Any:
+        if self.walk is None:
+            self.absent[Section.SHARDING.value] = "no model was given"
+            return None
+        from .sharding import sharding_facts
+
+        axes = getattr(self.settings, "expert_axes", ())
+        return sharding_facts(self.walk, optimizer=self.target.optimizer, expert_axes=axes)
+
     def _load(self) -> LoadFacts | None:
         try:
             value = load_facts(self.target.load_info, self.walk.root if self.walk else None)
@@ -110,33 +121,34 @@ class Assembly:
 
     def _checkpoint(self) -> Any:
         if self.target.checkpoint is None:
-            self.absent[Section.CHECKPOINT.value] = "no checkpoint was given"
+            self.absent[Section.CHECKPOINT.value] = NO_CHECKPOINT
             return None
-        from .checkpoint import collect_checkpoint
+        from .checkpoint import CheckpointError, collect_checkpoint
 
-        path = Path(self.target.checkpoint).expanduser()
-        if not path.exists():
-            raise TargetError(f"checkpoint {str(self.target.checkpoint)!r}: no such file or folder")
-        declared = getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False)
-        return evolve(collect_checkpoint(path), overlay_declared=bool(declared))
+        try:
+            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
+        except CheckpointError as error:
+            raise TargetError(str(error)) from None
+        overlay = bool(getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False))
+        return evolve(checkpoint, overlay_declared=overlay)
 
-    def _plan(self, facts: Facts) -> PlanFacts | None:
+    def _plan(self, facts: Facts) -> Any:
+        if facts.checkpoint is None:
+            self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
+            return None
         from .plan import PlanUnknownError, collect_plan, exclusions_of
 
-        if facts.checkpoint is None:
-            self.absent[Section.PLAN.value] = facts.why_absent(Section.CHECKPOINT)
-            return None
-        settings = getattr(self.settings, "checkpoint", None)
+        renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
         try:
             return collect_plan(
                 facts.checkpoint,
-                model=self.walk.root if self.walk else None,
+                model=self.target.model,
                 model_facts=facts.model,
-                renames=getattr(settings, "renames", ()),
+                renames=renames,
                 exclusions=exclusions_of(facts.contract),
             )
         except PlanUnknownError as error:
-            self.absent[Section.PLAN.value] = f"plan unknown: {error}"
+            self.absent[Section.PLAN.value] = str(error)
             return None
 
     def _data(self) -> Any:

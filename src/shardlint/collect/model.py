@@ -48,7 +48,24 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         declarations=declarations(walk),
         aliases_cut=tuple(walk.cut),
         cycles=tuple(walk.cycles),
+        key_mapping=key_mapping(walk.root),
     )
+
+
+def key_mapping(model: Any) -> str | None:
+    """
+    How checkpoint keys become live names: `identity`, or `conversions` when Transformers registers some for the model.
+
+    None when the installed Transformers does not say.
+    """
+    if not any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__):
+        return "identity"
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+
+        return "conversions" if get_model_conversion_mapping(model, add_legacy=False) else "identity"
+    except Exception:  # a private function: gone, moved, or unable to read this model
+        return None
 
 
 def config_of(model: Any) -> FrozenDict | None:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from attrs import evolve, frozen
 
-from ..facts import BuildFacts, Facts, FrozenDict
+from ..facts import BuildFacts, Facts
 from ..facts.codec import decode_facts
 from ..live import Target
 from .importing import ImportProblem, frame_of, import_object
@@ -48,9 +48,9 @@ class Resolved:
     build: BuildFacts | None = None
 
 
-def resolve(text: str, arguments: Sequence[str] = (), *, stdin: BinaryIO | None = None) -> Resolved:
+def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, stdin: BinaryIO | None = None) -> Resolved:
     """
-    Find out what `text` points at and build it. `arguments` are the `name=value` pairs of `--arg`.
+    Find out what `text` points at and build it. `arguments` are the `name=value` pairs of `--arg`, or a mapping.
 
     Raises `TargetError` for everything that is the user's to mend. A builder that raises is no such error: the
     result then says so in `build`.
@@ -72,13 +72,18 @@ def resolve(text: str, arguments: Sequence[str] = (), *, stdin: BinaryIO | None 
     return Resolved(kind="checkpoint", text=text, target=Target(checkpoint=path, name=text))
 
 
-def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+def parse_arguments(arguments: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """
     Turn `name=value` pairs into keyword arguments; values are YAML scalars, so `8`, `0.5`, `true`, `null` are no text.
 
     Raises `TargetError` for a pair without `=`, a name that is no identifier, a name given twice, a value that is
-    no scalar.
+    no scalar. In a mapping only strings are read so; other values are taken as they are.
     """
+    if isinstance(arguments, Mapping):
+        return {
+            name: _scalar(f"{name}={value}", value) if isinstance(value, str) else value
+            for name, value in arguments.items()
+        }
     values: dict[str, Any] = {}
     for pair in arguments:
         name, equals, value = pair.partition("=")
@@ -93,6 +98,8 @@ def parse_arguments(arguments: Sequence[str]) -> dict[str, Any]:
 def _scalar(pair: str, value: str) -> Any:
     import yaml
 
+    if value in ("none", "None"):
+        return None
     try:
         loaded = yaml.safe_load(value) if value else ""
     except (yaml.YAMLError, ValueError, RecursionError):  # not YAML, or a date that does not exist: then it is text
@@ -223,8 +230,3 @@ def _check_checkpoint(path: Path) -> None:
 def _weights(name: str) -> bool:
     suffixes = (*CHECKPOINT_SUFFIXES, *PICKLE_SUFFIXES, ".gguf", ".distcp")
     return name.endswith(suffixes) or name.endswith(".safetensors.index.json")
-
-
-def arguments_text(values: Mapping[str, Any]) -> FrozenDict:
-    """The keyword arguments as plain data, for reports."""
-    return FrozenDict(dict(values))
