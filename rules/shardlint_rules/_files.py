@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
 from shardlint.facts import FileProblem
 
+_WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
 # What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
 BLOCKED_BY_FILES = ("D501", "D510", "D516", "D522", "V002")
 
@@ -15,8 +16,8 @@ class FileProblemRule(Rule, abstract=True):
     """
     A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them.
 
-    A problem of a file that no loader would open (it stands beside the files that the index names) is told as
-    information, which blocks nothing.
+    A problem of a weight file that no loader opens (it stands beside the files that count) is told as information,
+    which blocks nothing.
     """
 
     needs = (Section.CHECKPOINT,)
@@ -26,15 +27,15 @@ class FileProblemRule(Rule, abstract=True):
     def check(self, facts: Facts) -> Iterator[Finding]:
         checkpoint = facts.checkpoint
         assert checkpoint is not None
-        index = checkpoint.index
-        counting = {*index.weight_map.values(), index.name} if index else None
+        named = set(checkpoint.index.weight_map.values()) if checkpoint.index else set()
+        beside = {file.name for file in checkpoint.files if not file.counts and file.kind in _WEIGHTS} - named
         for number, problem in enumerate(checkpoint.problems):
             if problem.kind in self.sayings:
-                yield self._finding(problem, number, counts=counting is None or problem.file in counting)
+                yield self._finding(problem, number, counts=problem.file not in beside)
 
     def _finding(self, problem: FileProblem, number: int, *, counts: bool) -> Finding:
         about = f" (tensor {problem.key})" if problem.key else ""
-        beside = "" if counts else "; the index does not name this file"
+        beside = "" if counts else "; no loader reads this file"
         return self.finding(
             subject=problem.file,
             kind=SubjectKind.FILE,

@@ -5,26 +5,39 @@ The names here, those of `shardlint.facts`, `shardlint.names`, `shardlint.contra
 public API; packs need nothing else. Importing this package does not import torch.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .facts import Facts, FrozenDict, Section
-from .live import LiveTarget, Target
-from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
-from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
 
 if TYPE_CHECKING:
     from .api import lint, lint_facts, snapshot
+    from .facts import Facts, FrozenDict, Section
+    from .live import LiveTarget, Target
+    from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
+    from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
 
-_LATE = {
-    "lint": "api",
-    "lint_facts": "api",
-    "snapshot": "api",
-    "LintError": "report.model",
-    "Report": "report.model",
-    "Verdict": "report.model",
+_NAMES_OF = {
+    "api": ("lint", "lint_facts", "snapshot"),
+    "facts": ("Facts", "FrozenDict", "Section"),
+    "live": ("LiveTarget", "Target"),
+    "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
+    "report.model": ("LintError", "Report", "Verdict"),
+    "rule": (
+        "Cost",
+        "Finding",
+        "HeavyRule",
+        "NotEvaluated",
+        "Phase",
+        "Rule",
+        "RuleDefinitionError",
+        "Severity",
+        "SubjectKind",
+    ),
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+_SUBMODULES = ("contract", "coverage", "facts", "names", "testing")
 
 __all__ = [
     "API_VERSION",
@@ -55,12 +68,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine when it is asked for: packs import this package and need none of it."""
-    if name not in _LATE:
+    """Import what is asked for when it is asked for, so that the command starts at once."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f".{_LATE[name]}", __name__), name)
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     globals()[name] = value
     return value
 

@@ -73,10 +73,10 @@ def identity_reason(facts: Facts) -> str | None:
     model, checkpoint = facts.model, facts.checkpoint
     if model is None or checkpoint is None:
         return "no model or no checkpoint to compare"
-    if checkpoint.format not in ("safetensors", "safetensors-sharded"):
-        return f"the headers of a {checkpoint.format} checkpoint give no names to compare"
-    if any(item.kind == "adapter" for item in checkpoint.files):
+    if checkpoint.format == "adapter":
         return "the checkpoint holds an adapter, not the tensors of the model"
+    if checkpoint.format not in ("safetensors", "safetensors-sharded"):
+        return f"a checkpoint in the format {checkpoint.format} has no headers whose names could be compared"
     if any(_quantised(config) for config in (model.config, checkpoint.config)):
         return "the checkpoint is quantised: a live tensor may be stored as several"
     if model.key_mapping == "identity":

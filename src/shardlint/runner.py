@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,8 @@ from .diagnostics import Origin, PackFault, code_frame, describe_error, error_te
 from .facts import Facts, Section
 from .facts.codec import decode_facts, encode_facts
 from .names import natural_key
-from .plugins.registry import RegisteredRule
 from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity
-from .rule_options import rule_options
+from .selectors import RegisteredRule
 
 if TYPE_CHECKING:
     from .live import LiveTarget
@@ -105,18 +104,16 @@ def to_selected(
     *,
     explicit: bool = False,
     severity: Severity | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Any = None,
 ) -> SelectedRule:
     """
-    Make an instance of a registered rule with `options` (as users write them), ready for `evaluate`.
+    Make an instance of a registered rule, ready for `evaluate`; `options` is an instance of its options class.
 
-    Raises `RuleOptionsError` for options that the rule does not take. A constructor that raises is the pack's
-    mistake, not the user's: the rule is then reported as crashed when it is evaluated.
+    Never raises for what the rule does: one whose constructor raises is reported as crashed when it is evaluated.
     """
-    values = rule_options(rule.rule_class, options or {})
     failure: BaseException | None = None
     try:
-        instance = rule.rule_class(values)
+        instance = rule.rule_class(options)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:

@@ -19,9 +19,10 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from .diagnostics import DIAGNOSTICS, diagnostic
+from .plugins.registry import RegisteredRule
 from .rule import Finding, Severity
-from .runner import SelectedRule
-from .selectors import RegisteredRule, Selectors, UnknownSelectorError
+from .runner import SelectedRule, to_selected
+from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
 
 
@@ -82,16 +83,9 @@ class Decision:
     severity_from: str = ""
 
     def selected(self, options: Mapping[str, Any] | None = None) -> SelectedRule:
-        """The rule ready to run, with its options from `options` (code to options instance)."""
-        cls = self.rule.rule_class
-        return SelectedRule(
-            rule=cls((options or {}).get(cls.code)),
-            explicit=self.explicit,
-            severity=self.severity,
-            pack=self.rule.pack,
-            pack_version=self.rule.version,
-            pack_root=self.rule.root,
-        )
+        """The rule ready to run, with its options from `options` (code to an instance of its options class)."""
+        chosen = (options or {}).get(self.rule.rule_class.code)
+        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
 @frozen(kw_only=True)

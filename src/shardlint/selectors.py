@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from attrs import frozen
 
 from .names import closest
-from .rule import Phase, Rule
+from .plugins.registry import RegisteredRule
+from .rule import Phase
 
 _PREFIX = re.compile(r"[A-Z]{1,8}[0-9]{0,3}\Z")
 _ALL, _TAG, _PACK, _CODE = 0, 1, 2, 100
 _PREFIX_BASE = 10
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.ENGINE)
-
-
-class RegisteredRule(Protocol):
-    """What selection needs of a registered rule: its class, and where it comes from."""
-
-    @property
-    def rule_class(self) -> type[Rule]:
-        """The rule's class."""
-
-    @property
-    def pack(self) -> str:
-        """The name of the pack that brought it."""
-
-    @property
-    def version(self) -> str:
-        """The version of that pack's distribution."""
-
-    @property
-    def root(self) -> str:
-        """The folder of that pack."""
 
 
 @frozen

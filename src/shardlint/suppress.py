@@ -24,7 +24,7 @@ from .runner import Outcome, Status
 from .source import DEFAULT, Source
 
 if TYPE_CHECKING:
-    from .selectors import RegisteredRule
+    from .plugins.registry import RegisteredRule
 
 _NAMES = {item.code: item.name for item in DIAGNOSTICS.values()}
 _ENGINE = {*_NAMES, *_NAMES.values()}

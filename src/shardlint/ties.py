@@ -47,16 +47,48 @@ def declared_ties(model: ModelFacts) -> tuple[DeclaredTie, ...]:
 
 
 def tie_wanted(declaration: ClassDeclaration, model: ModelFacts) -> bool | None:
-    """Whether the configuration that belongs to the declaring module asks for tied word embeddings."""
-    if declaration.tie_word_embeddings is not None or declaration.fqn or model.config is None:
+    """Whether the configuration that belongs to the declaring module asks for tied weights; None when nothing says."""
+    if declaration.tie_word_embeddings is not None:
         return declaration.tie_word_embeddings
-    flag = model.config.get("tie_word_embeddings")
-    return flag if isinstance(flag, bool) else None
+    if declaration.active_ties:
+        return True
+    flag = (model.config or {}).get("tie_word_embeddings") if not declaration.fqn else None
+    if isinstance(flag, bool):
+        return flag
+    return None if declaration.active_ties is None else False
 
 
 def wanted_pairs(model: ModelFacts) -> dict[str, str]:
-    """Live {target: source} of the ties that the configuration asks for."""
-    return {target: source for tie in declared_ties(model) if tie.wanted for target, source in tie.pairs}
+    """
+    Live {target: source} of the ties that are asked for.
+
+    What the library keeps as the ties in force counts (a loader takes those pairs away that it keeps apart on
+    purpose); where it keeps no such record, what the classes declare and their configurations ask for.
+    """
+    active = _outermost([item for item in model.declarations if item.active_ties is not None])
+    if not active:
+        return {target: source for tie in declared_ties(model) if tie.wanted for target, source in tie.pairs}
+    names = model.tensor_by_name()
+    pairs = {
+        joined(item.fqn, target): joined(item.fqn, str(source))
+        for item in active
+        for target, source in (item.active_ties or {}).items()
+    }
+    return {left: right for left, right in pairs.items() if left != right and left in names and right in names}
+
+
+def joined(prefix: str, name: str) -> str:
+    """The name below `prefix`, which is empty for the root."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _outermost(declarations: Iterable[ClassDeclaration]) -> list[ClassDeclaration]:
+    """Those that no other one encloses: an outer record holds what the inner ones say."""
+    found: list[ClassDeclaration] = []
+    for item in sorted(declarations, key=lambda item: item.fqn.count(".") if item.fqn else -1):
+        if not any(outer.fqn == "" or item.fqn.startswith(f"{outer.fqn}.") for outer in found):
+            found.append(item)
+    return found
 
 
 def _ties_of(item: ClassDeclaration, model: ModelFacts, names: Iterable[str]) -> Iterable[DeclaredTie]:

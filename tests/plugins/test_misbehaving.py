@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from packs.samples import BROKEN, install, sample_facts
 
+from packs.samples import BROKEN, install, sample_facts
 from shardlint import Finding
 from shardlint.plugins.manager import load_packs
 from shardlint.plugins.registry import PackState, Registry

@@ -1,12 +1,13 @@
 import itertools
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlint import Phase, Rule, Severity
 from shardlint.diagnostics import diagnostic
+from shardlint.plugins.registry import RegisteredRule
 from shardlint.selection import (
     Item,
     Layer,
@@ -21,17 +22,11 @@ from shardlint.source import Source
 PAGE = "Summary.\n\n## What it does\nx\n## Why it is unsafe\nx\n## What to do\nx\n"
 
 
-@frozen
-class Registered:
-    rule_class: type[Rule]
-    pack: str = "shardlint"
-    version: str = "1.0"
-    root: str = "/pack"
-
-
 def rule(code, name, phase, *, tags=(), pack="shardlint"):
     members = {"code": code, "name": name, "phase": phase, "severity": Severity.ERROR, "tags": tags, "__doc__": PAGE}
-    return Registered(type(name.title().replace("-", ""), (Rule,), members), pack)
+    members["check"] = lambda self, facts: ()
+    cls = type(name.title().replace("-", ""), (Rule,), members)
+    return RegisteredRule(rule_class=cls, pack=pack, dist=f"dist-{pack}", version="1.0", root="/pack")
 
 
 RULES = (
@@ -228,7 +223,7 @@ def test_rules_ready_to_run():
     selection = select_rules(RULES, [layer("ACM301", severity=[("ACM301", "info")])])
     (item,) = selection.to_run()
     assert (item.rule.code, item.explicit, item.severity) == ("ACM301", True, Severity.INFO)
-    assert (item.pack, item.pack_version, item.pack_root) == ("acme", "1.0", "/pack")
+    assert (item.pack, item.pack_dist, item.pack_version, item.pack_root) == ("acme", "dist-acme", "1.0", "/pack")
 
 
 selectors = st.sampled_from(

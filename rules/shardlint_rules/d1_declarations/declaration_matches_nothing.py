@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import ContractFacts, ModelFacts
 from shardlint.keys import Candidates, root_declaration
+
+_LIBRARY = "transformers."
 
 
 class DeclarationMatchesNothing(Rule):
@@ -17,9 +19,10 @@ class DeclarationMatchesNothing(Rule):
 
     ## What it does
     Matches every glob of the contract (exclusions of training-only targets, optional probes, lazy buffers, parameters
-    of modalities, producers and consumers of shared state) against the live names, and the root class's list of modules
-    to keep in float32.
-    Patterns of keys to ignore while loading are not judged: they describe old checkpoints, not the live model.
+    of modalities, producers and consumers of shared state) against the live names; the modules that a class outside
+    Transformers keeps in float32; and the modules that the quantisation leaves out. Patterns of keys to ignore while
+    loading are not judged, because they describe old checkpoints; nor are the lists of Transformers' own classes, which
+    whole families share.
 
     ## Why it is unsafe
     A declaration that matches nothing has no effect, and whoever wrote it believes that it has one. It is misspelt, or
@@ -61,11 +64,17 @@ class DeclarationMatchesNothing(Rule):
 
     def _class_names(self, model: ModelFacts, tensors: tuple[str, ...]) -> Iterator[Finding]:
         root = root_declaration(model)
-        if root is None:
-            return
-        for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
-            if not _found(pattern, tensors):
-                yield self._finding(root.qualified_type, "keep in float32", pattern, tensors)
+        if root is not None and not root.qualified_type.startswith(_LIBRARY):
+            library = [item for item in model.declarations if item.qualified_type.startswith(_LIBRARY)]
+            inherited = {name for item in library for name in (*item.keep_in_fp32, *item.keep_in_fp32_strict)}
+            for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
+                if pattern not in inherited and not _found(pattern, tensors):
+                    yield self._finding(root.qualified_type, "modules to keep in float32", pattern, tensors)
+        quantisation = (model.config or {}).get("quantization_config")
+        skipped = quantisation.get("modules_to_not_convert") if isinstance(quantisation, Mapping) else None
+        for pattern in skipped or ():
+            if not _found(str(pattern), tensors):
+                yield self._finding("quantization_config", "modules_to_not_convert", str(pattern), tensors)
 
     def _finding(self, source: str, where: str, glob: str, names: tuple[str, ...]) -> Finding:
         near = Candidates(names).near(glob)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import ModuleFacts
 
 
 class PlaceholderLeft(Rule):
@@ -14,8 +12,8 @@ class PlaceholderLeft(Rule):
     A placeholder that cannot be executed is left in the final module tree.
 
     ## What it does
-    Looks for modules that say of themselves that they cannot be executed, and for modules whose qualified type matches
-    one of the contract's placeholder globs.
+    Looks for modules that say of themselves that they cannot be executed, and for modules whose class the contract
+    declares to be a placeholder.
 
     ## Why it is unsafe
     The step that reaches the placeholder fails, or (where its forward returns its input) goes on without the layer that
@@ -35,21 +33,11 @@ class PlaceholderLeft(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
-        globs = facts.contract.placeholders if facts.contract else ()
         for module in facts.model.modules:
-            why = module.placeholder or _declared(module, globs)
-            if why:
+            if module.placeholder:
                 yield self.finding(
                     subject=module.fqn or "<root>",
                     kind=SubjectKind.MODULE,
-                    message=f"{module.qualified_type} is a placeholder: {why}",
+                    message=f"{module.qualified_type} is a placeholder: {module.placeholder}",
                     evidence={"type": module.qualified_type, "aliases": module.aliases},
                 )
-
-
-def _declared(module: ModuleFacts, globs: tuple[str, ...]) -> str:
-    short = module.qualified_type.rpartition(".")[2]
-    for glob in globs:
-        if any(fnmatchcase(name, glob) for name in (module.qualified_type, short)):
-            return f"the contract declares {glob!r} to be one"
-    return ""

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -27,6 +28,10 @@ COMMANDS = (
 _SETTINGS = {"max_content_width": WIDEST_HELP, "help_option_names": ["-h", "--help"]}
 
 
+class _ClosedPipe(Exception):  # noqa: N818 - nobody's error: the reader has seen enough
+    """Standard output was closed. click would make exit status 1 of it, which means findings."""
+
+
 class _LazyGroup(Group):
     """Imports the module of a command when the command is needed."""
 
@@ -39,6 +44,12 @@ class _LazyGroup(Group):
         command = importlib.import_module(f"shardlint.cli.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ClosedPipe from error
 
 
 @click.group(cls=_LazyGroup, context_settings=_SETTINGS)
@@ -68,7 +79,7 @@ def main(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, _ClosedPipe):
         # What is left in the buffer would raise once more when the interpreter closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE

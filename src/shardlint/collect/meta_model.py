@@ -16,11 +16,12 @@ from .planning import PlanUnknownError
 from .transformers_rules import version
 
 MAX_MODULES = 2_000_000
-MAX_COUNT = 50_000  # of layers, experts, heads, ...
-MAX_SIZE = 2**27  # of any other number
-_COUNTS = re.compile(r"layer|depth|block|stage|expert|head|num_|^n_", re.IGNORECASE)
-_SIZES = re.compile(
-    r"vocab|position|size|dim|token|param|len|theta|id$|seed|hidden_states|frequency|rate|buckets|points"
+# The largest number that any model has, by the name of its key; what names an id or a constant has no limit.
+_LIMITS = (
+    (re.compile(r"id$|ids$|index$|seed|theta|param", re.IGNORECASE), None),
+    (re.compile(r"vocab|labels|bucket|position|len|size|dim|token", re.IGNORECASE), 2**24),
+    (re.compile(r"layer|depth|block|stage|expert|head", re.IGNORECASE), 50_000),
+    (re.compile(""), 2**27),
 )
 # What could reach for other files, for the hub, or for code.
 _DROPPED = re.compile(
@@ -50,10 +51,9 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
     if checkpoint.config is None:
         raise PlanUnknownError("the folder has no readable config.json, so its architecture is unknown")
     version()
-    plain = _cleaned(thaw(checkpoint.config), "")
     with _isolated():
         try:
-            return _build(plain, checkpoint)
+            return _build(_cleaned(thaw(checkpoint.config), ""), checkpoint)
         except PlanUnknownError:
             raise
         except _TooLargeError as error:
@@ -68,12 +68,14 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
 def _cleaned(value: Any, key: str) -> Any:
     """Return the configuration without what may reach outside, refusing numbers that no model has."""
     if isinstance(value, dict):
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])  # Transformers' spelling of what JSON cannot say
         return {name: _cleaned(item, name) for name, item in value.items() if not _DROPPED.search(name)}
     if isinstance(value, list):
         return [_cleaned(item, key) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
-        limit = MAX_COUNT if _COUNTS.search(key) and not _SIZES.search(key) else MAX_SIZE
-        if abs(value) > limit and not re.search(r"id$|seed|theta|param|len", key):
+        limit = next(limit for pattern, limit in _LIMITS if pattern.search(key))
+        if limit is not None and abs(value) > limit:
             raise PlanUnknownError(f"config.json gives {key} = {value}, more than any model has")
     return value
 

@@ -195,8 +195,13 @@ class TransformersRules:
         return live.dtype
 
     def ties(self) -> Mapping[str, str]:
-        found = guarded("reading the ties", lambda: dict(getattr(self._model, "all_tied_weights_keys", None) or {}))
+        found = guarded("reading the ties", self._declared_ties)
         return {_without_wrappers(name): _without_wrappers(source) for name, source in found.items()}
+
+    def _declared_ties(self) -> dict[str, str]:
+        # After loading, the attribute lacks the pairs that were stored with different values: ask the class as well.
+        declared = self._model.get_expanded_tied_weights_keys(all_submodels=True)
+        return {**declared, **(getattr(self._model, "all_tied_weights_keys", None) or {})}
 
     def ignored(self) -> Ignored:
         return Ignored(*guarded("reading the ignore lists", self._ignore_lists))

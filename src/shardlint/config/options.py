@@ -1,16 +1,15 @@
-"""The options of rules: from plain data to the options class of each rule."""
+"""The options of rules, checked against the options class of each rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-from attrs import fields
-
-from ..facts import thaw
-from ..names import closest
-from ..selectors import RegisteredRule
+from ..names import did_you_mean
+from ..plugins.registry import RegisteredRule
+from ..rule import Rule
+from ..rule_options import RuleOptionsError
+from ..rule_options import rule_options as build
 from ..source import DEFAULT
 from .files import problem_at
 from .problems import ConfigError, ConfigProblem
@@ -19,49 +18,50 @@ from .settings import Settings
 
 def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[str, Any]:
     """
-    The options instance of every rule that `lint.options` configures, by code.
+    The options instance of every rule that `lint.options` configures, by code, for `Selection.to_run`.
 
-    Keys are written kebab-case. Raises `ConfigError` naming every unknown rule, unknown option and wrong value.
+    Raises `ConfigError` naming every unknown rule, every unknown option and every wrong value with its place.
     """
-    by_text = {text: item for item in rules for text in (item.rule_class.code, item.rule_class.name)}
+    by_text = {text: item.rule_class for item in rules for text in (item.rule_class.code, item.rule_class.name)}
     problems: list[ConfigProblem] = []
-    made: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for text, data in settings.options.items():
-        item = by_text.get(text)
-        if item is None:
-            message = f"expected the code or name of a loaded rule, got {text!r}{_hint(text, by_text)}"
+        rule = by_text.get(text)
+        if rule is None:
+            message = f"expected the code or name of a loaded rule, got {text!r}{did_you_mean(text, by_text)}"
             problems.append(_problem(settings, text, "", message))
-        elif item.rule_class.code in made:
+        elif rule.code in found:
             message = "expected the options of a rule once, got them by code and by name"
             problems.append(_problem(settings, text, "", message))
         else:
-            made[item.rule_class.code] = _made(settings, text, item.rule_class.options_type, data, problems)
+            found[rule.code] = _built(settings, text, rule, data, problems)
     if problems:
         raise ConfigError(problems)
-    return made
+    return found
 
 
-def _made(settings: Settings, rule: str, cls: type, data: Mapping[str, Any], problems: list[ConfigProblem]) -> Any:
-    known = {item.name.replace("_", "-"): item for item in fields(cls)}
-    values: dict[str, Any] = {}
+def _built(
+    settings: Settings, text: str, rule: type[Rule], data: Mapping[str, Any], problems: list[ConfigProblem]
+) -> Any:
+    """The options instance, None after noting a problem for each option that the rule refuses."""
+    before = len(problems)
     for key, value in data.items():
-        if key not in known:
-            hint = _hint(key, known) or f" (known options: {', '.join(known) or 'none'})"
-            problems.append(_problem(settings, rule, key, f"expected an option of the rule, got {key!r}{hint}"))
-            continue
-        values[known[key].name] = thaw(value)
+        try:
+            build(rule, {key: value})
+        except RuleOptionsError as error:
+            problems.append(_problem(settings, text, key, _told(rule, error)))
+    if len(problems) > before:
+        return None
     try:
-        return msgspec.convert(values, cls)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        key = next((key for key, item in known.items() if f"$.{item.name}" in text), "")
-        problems.append(_problem(settings, rule, key, f"expected another value: {text}"))
+        return build(rule, data)
+    except RuleOptionsError as error:  # each is right, but not all together: one was given twice
+        problems.append(_problem(settings, text, "", _told(rule, error)))
         return None
 
 
-def _hint(text: str, known: Mapping[str, Any]) -> str:
-    near = closest(text, known, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+def _told(rule: type[Rule], error: RuleOptionsError) -> str:
+    wanted = "" if error.text.startswith("expected") else f"expected the options of {rule.code} {rule.name}, got an "
+    return wanted + error.text
 
 
 def _problem(settings: Settings, rule: str, key: str, message: str) -> ConfigProblem:

@@ -19,6 +19,7 @@ from .nodes import MAX_DEPTH, MAX_NODES, Entry, Kind, Node, RefusedError, Text
 from .problems import ConfigProblem
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, got more"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -51,6 +52,8 @@ def _syntax(text: Text, error: yaml.MarkedYAMLError) -> ConfigProblem:
     if "\t" in shown[:column] and not shown[: shown.rfind("\t", 0, column)].strip():
         column = shown.index("\t") + 1
         return text.problem(line, column, "", "expected spaces for indentation, got a tab")
+    if "maximum nesting depth" in (error.problem or ""):
+        return text.problem(line, column, "", _TOO_DEEP)
     details = ", ".join(printable(part) for part in (error.context, error.problem) if part)
     return text.problem(line, column, "", f"expected valid YAML, got a syntax error: {details}")
 
@@ -83,7 +86,7 @@ class _Builder:
             return self._alias(event)
         self._count(event, 1)
         if depth > MAX_DEPTH:
-            raise self._refused(event, f"expected at most {MAX_DEPTH} levels of nesting, got more")
+            raise self._refused(event, _TOO_DEEP)
         if event.tag is not None:
             raise self._refused(event, f"expected a plain value, got the tag {printable(event.tag)}")
         if event.anchor is not None:
@@ -96,6 +99,7 @@ class _Builder:
     def _plain_node(self, event: Any, depth: int) -> Node:
         place = _place(event)
         if isinstance(event, yaml.ScalarEvent):
+            self._check_characters(event)
             plain = event.style in (None, "")
             return Node(Kind.PLAIN if plain else Kind.STRING, event.value, *place)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -115,6 +119,7 @@ class _Builder:
                 raise self._refused(event, "expected a plain key, got something else")
             if event.value == "<<" and event.style in (None, ""):
                 raise self._refused(event, "expected a plain key, got a merge key; `extends` shares settings")
+            self._check_characters(event)
             self._count(event, 1)
             line, column = _place(event)
             value = self.node(next(self.events), depth + 1)
@@ -134,6 +139,12 @@ class _Builder:
             raise self._refused(event, f"expected a value, got the alias *{name} inside the value that it names")
         self._count(event, node.size)
         return node
+
+    def _check_characters(self, event: Any) -> None:
+        """Escapes in double quotes can write what the text itself may not hold."""
+        bad = _FORBIDDEN.search(event.value)
+        if bad:
+            raise self._refused(event, f"expected printable characters, got {printable(bad.group())}")
 
     def _count(self, event: Any, size: int) -> None:
         self.total += size

@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 
 from attrs import frozen
-from packaging.utils import canonicalize_name
 
 from ..diagnostics import Origin, PackFault
 from .hookspecs import ENTRY_POINT_GROUP
@@ -27,6 +26,11 @@ class Source:
     location: str
     load: Callable[[], object]
     local: bool = False
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as the package index compares names: `Acme_Pack.x` is `acme-pack-x`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed_sources(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[Source]:
@@ -48,9 +52,9 @@ def _entry_points() -> Iterator[metadata.EntryPoint]:
         if ENTRY_POINT_GROUP not in text:
             continue
         name = dist.metadata["Name"] or ""
-        if canonicalize_name(name) in seen or _shadowed(dist, name):
+        if normalized(name) in seen or _shadowed(dist, name):
             continue
-        seen.add(canonicalize_name(name))
+        seen.add(normalized(name))
         yield from _parsed(dist, text)
 
 
@@ -85,19 +89,19 @@ def _parsed(dist: metadata.Distribution, text: str) -> Iterator[metadata.EntryPo
 
 
 def _installed(entry: metadata.EntryPoint) -> Source:
-    dist = entry.dist
+    about = entry.dist.metadata if entry.dist else None  # parsed anew at every access
     origin = Origin(
         pack=entry.name,
-        dist=(dist.metadata["Name"] or "unnamed distribution") if dist else "",
-        version=(dist.metadata["Version"] or "unknown version") if dist else "",
+        dist=(about["Name"] or "unnamed distribution") if about else "",
+        version=(about["Version"] or "unknown version") if about else "",
         root=root_of(entry.value.partition(":")[0].strip()),
-        issues_url=_issues_url(dist) if dist else "",
+        issues_url=_issues_url(about.get_all("Project-URL") or ()) if about else "",
     )
     return Source(origin=origin, location=entry.value, load=entry.load)
 
 
-def _issues_url(dist: metadata.Distribution) -> str:
-    for line in dist.metadata.get_all("Project-URL") or ():
+def _issues_url(project_urls: Iterable[str]) -> str:
+    for line in project_urls:
         label, _, url = str(line).partition(",")
         if label.strip().lower() in _ISSUE_LABELS:
             return url.strip()

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
+from attrs import evolve
 
 from ..diagnostics import Origin, PackFault, duplicate, pack_failed
 from ..names import did_you_mean
 from ..rule import Finding
-from .discovery import Source, installed_sources, local_source
+from .discovery import Source, installed_sources, local_source, normalized
 from .loading import BUILTIN_PACK, LoadedPack, is_builtin, load_pack
 from .registry import PackState, PackStatus, RegisteredReporter, RegisteredRule, Registry
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 NO_PACKS = (
     "no rule packs were found, not even shardlint's own, so nothing could be checked: "
@@ -60,7 +62,10 @@ def load_packs(
         raise NoPacksError(NO_PACKS)
     packs = [load_pack(source) for source in sources if source.origin.pack not in unwanted]
     disabled = [_disabled(source) for source in sources if source.origin.pack in unwanted]
-    disabled += [pack.status() for pack in packs if pack.origin.pack in unwanted]
+    # A local pack says its name only once it has run; what it brings is left out all the same.
+    disabled += [
+        evolve(pack.status(), status=PackState.DISABLED, rules=0) for pack in packs if pack.origin.pack in unwanted
+    ]
     packs = [pack for pack in packs if pack.origin.pack not in unwanted]
     _check_disabled(unwanted, [*packs], disabled)
     return _registry(packs, disabled, requirements)
@@ -160,6 +165,8 @@ def _reporters(packs: Sequence[LoadedPack]) -> dict[str, RegisteredReporter]:
 
 
 def _requirement(text: str) -> Requirement:
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
@@ -175,7 +182,7 @@ def _requirement(text: str) -> Requirement:
 def _unmet(requirements: Iterable[Requirement], statuses: Sequence[PackStatus]) -> list[Finding]:
     findings = []
     for requirement in requirements:
-        wanted = canonicalize_name(requirement.name)
+        wanted = normalized(requirement.name)
         known = [status for status in statuses if wanted in _names(status)]
         problem = _problem(requirement, known, statuses)
         if problem:
@@ -186,7 +193,7 @@ def _unmet(requirements: Iterable[Requirement], statuses: Sequence[PackStatus]) 
 
 
 def _names(status: PackStatus) -> set[str]:
-    return {canonicalize_name(name) for name in (status.name, status.dist) if name}
+    return {normalized(name) for name in (status.name, status.dist) if name}
 
 
 def _problem(requirement: Requirement, known: Sequence[PackStatus], statuses: Sequence[PackStatus]) -> str:
@@ -204,6 +211,8 @@ def _problem(requirement: Requirement, known: Sequence[PackStatus], statuses: Se
 
 
 def _satisfies(requirement: Requirement, version: str) -> bool:
+    from packaging.version import InvalidVersion
+
     try:
         return requirement.specifier.contains(version, prereleases=True)
     except InvalidVersion:

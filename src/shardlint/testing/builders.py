@@ -106,6 +106,7 @@ def checkpoint_for(
                 opened=True,
                 header_bytes=64,
                 tensors=counts[name],
+                counts=True,
             )
             for name in names
         ),

@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
 @config_options
 def show(output_format: str, config: str | None, isolated: bool) -> None:
-    """Show the settings that hold in this folder, and where each of them stands."""
+    """Show the settings that hold here, and where each stands."""
     settings = load(config, isolated)
     if output_format == "json":
         from ...report.json import encode
@@ -55,7 +55,11 @@ def show(output_format: str, config: str | None, isolated: bool) -> None:
 )
 @pack_options
 def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], disable_pack: tuple[str, ...]) -> int:
-    """Check the configuration: every key, and every rule, selector and option against the packs."""
+    """
+    Check the configuration, also against the packs.
+
+    Every key and value, every selector, rule and option of a rule. Exit status 2 when something is wrong.
+    """
     from ...api import open_session
     from ...report.concise import finding_line
     from ...suppress import apply_suppressions

@@ -33,7 +33,11 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
 ) -> int:
-    """List packs: name, distribution, version, API, state, number of rules. Exit status 2 when one failed."""
+    """
+    List packs, and what became of each.
+
+    Shows name, distribution, version, API, state and number of rules. Exit status 2 when one failed.
+    """
     registry = packs_of(load(config, isolated), require_pack, disable_pack)
     style, width = style_of(color), terminal_width()
     if output_format == "json":

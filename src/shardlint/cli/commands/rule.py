@@ -33,7 +33,11 @@ from ..session import color_option, known_pages, pack_options, style_of
 @color_option
 @pack_options
 def command(rules: tuple[str, ...], everything: bool, output_format: str, color: str, **packs: Any) -> None:
-    """Explain a rule: what it looks for, why that is unsafe, what to do, its options."""
+    """
+    Explain a rule: what it finds, why, what to do.
+
+    The page also has the rule's options, and what it needs to be evaluated.
+    """
     if bool(rules) == everything:
         raise click.UsageError("expected the code or name of a rule, or --all")
     pages = known_pages(**packs)

@@ -50,7 +50,11 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
 ) -> None:
-    """List rules: code, name, severity, summary. SELECTOR is a code, prefix, phase, name, tag, pack or ALL."""
+    """
+    List rules: code, name, severity, summary.
+
+    SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
+    """
     from ...selection import Item, Layer, flag_layer, select_rules
     from ...source import Source
 
@@ -95,13 +99,21 @@ def _summary(item: Decision) -> str:
 
 def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
     lines: list[str] = []
-    for phase in sorted({item.rule.rule_class.phase for item in decisions}):
+    rules = [item.rule.rule_class for item in decisions]
+    columns = [
+        max(map(len, cells), default=0) for cells in zip(*((rule.code, rule.name) for rule in rules), strict=True)
+    ]
+    for phase in sorted({rule.phase for rule in rules}):
         members = [item for item in decisions if item.rule.rule_class.phase is phase]
-        rows = [
-            (item.rule.rule_class.code, item.rule.rule_class.name, _severity(item), _summary(item)) for item in members
-        ]
+        rows = [(*_identity(item, columns), _severity(item), _summary(item)) for item in members]
         lines += [style.paint(f"{phase.value} {phase.title}", "bold"), *table(rows, terminal_width(), "  "), ""]
     return [*lines, counted(len(decisions), "rule")]
+
+
+def _identity(item: Decision, columns: Sequence[int]) -> tuple[str, str]:
+    """Code and name, as wide as the widest of all phases, so that the phases line up."""
+    rule = item.rule.rule_class
+    return rule.code.ljust(columns[0]), rule.name.ljust(columns[1])
 
 
 def _severity(item: Decision) -> str:

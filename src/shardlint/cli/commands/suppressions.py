@@ -57,7 +57,7 @@ def command(
     disable_pack: tuple[str, ...],
 ) -> None:
     """
-    List the suppressions of the configuration with their state.
+    List suppressions with reason and state.
 
     Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be told.
     """

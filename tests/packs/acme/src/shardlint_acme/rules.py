@@ -59,7 +59,8 @@ class HalfPrecisionNorm(Rule):
     Looks for one-dimensional parameters named `norm` whose dtype has 16 bits.
 
     ## Why it is unsafe
-    Acme's optimizer adds updates that are smaller than the spacing of 16-bit numbers near one, so the weight stands still.
+    Acme's optimizer adds updates that are smaller than the spacing of 16-bit numbers near one,
+    so the weight stands still.
 
     ## What to do
     Keep norms in float32.

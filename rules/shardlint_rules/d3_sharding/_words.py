@@ -1,0 +1,79 @@
+"""Words and small questions that the rules of this phase share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from shardlint.facts import Facts, LayoutFacts, MeshFacts, OwnershipFacts, ShardingFacts
+from shardlint.names import natural_key, ranges
+
+SHOWN = 8
+"""Names that a message lists before it only counts the rest; the evidence has them all."""
+
+
+def sharding_of(facts: Facts) -> ShardingFacts:
+    """The sharding section of rules that need it."""
+    assert facts.sharding is not None
+    return facts.sharding
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names, and how many more there are."""
+    ordered = sorted(set(names), key=natural_key)
+    more = len(ordered) - SHOWN
+    return ", ".join(ordered[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+    """Names in natural order, each once."""
+    return tuple(sorted(set(names), key=natural_key))
+
+
+def ranks_text(ranks: Iterable[int] | None) -> str:
+    """`ranks 0..3`, or that they are not known."""
+    return "unknown ranks" if ranks is None else f"ranks {ranges(ranks)}"
+
+
+def live(records: Iterable[OwnershipFacts]) -> Iterator[OwnershipFacts]:
+    """The records of parameters that the model holds now: those that were replaced since are left out."""
+    return (record for record in records if not record.replaced)
+
+
+def once(records: Iterable[OwnershipFacts]) -> Iterator[OwnershipFacts]:
+    """One record for each parameter: the first of its names."""
+    seen: set[tuple[int, str]] = set()
+    for record in records:
+        key = (record.identity, record.owner)
+        if key not in seen:
+            seen.add(key)
+            yield record
+
+
+def axes_that_shard(sharding: ShardingFacts, layout: LayoutFacts, dim: int) -> Iterator[tuple[str, int]]:
+    """Name and size of each mesh axis that cut tensor dim `dim` before data-parallel sharding."""
+    mesh = sharding.mesh(layout.source_mesh)
+    if mesh is None or not layout.global_shape:
+        return
+    for index, item in enumerate(layout.source_placements):
+        if item.is_shard and index < len(mesh.shape) and (item.dim or 0) % len(layout.global_shape) == dim:
+            yield axis_name(mesh, index), mesh.shape[index]
+
+
+def axis_name(mesh: MeshFacts, index: int) -> str:
+    """The name of a mesh axis, its number when the mesh has no names."""
+    return mesh.axes[index] if index < len(mesh.axes) else f"axis {index}"
+
+
+def config_value(config: Mapping[str, Any] | None, *names: str) -> int | None:
+    """The first of the config's whole numbers under these names, also below `text_config`; None when it has none."""
+    for holder in (config, (config or {}).get("text_config")):
+        if isinstance(holder, Mapping):
+            for name in names:
+                value = holder.get(name)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+    return None
+
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

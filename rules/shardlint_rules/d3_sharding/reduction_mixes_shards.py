@@ -1,0 +1,122 @@
+"""D306 reduction-mixes-shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.boxes import boxes
+from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ShardingFacts
+
+from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
+
+
+@frozen
+class _Mixed:
+    ranks: tuple[int, ...]
+    reason: str
+
+
+class ReductionMixesShards(Rule):
+    """
+    The gradient of a parameter is averaged over ranks that hold different parts of it.
+
+    ## What it does
+    Compares what every rank of a parameter's reduction held *before* data-parallel sharding: the boxes that tensor or
+    expert parallelism gave it, the names of its parameters where ranks were compared, or, for a plain tensor of
+    experts smaller than the config's number of experts, whether so many ranks can hold the same experts at all. Names
+    of mesh axes play no part.
+
+    ## Why it is unsafe
+    Different experts (or different slices of one matrix) are averaged with each other in every step. They become the
+    same expert; nothing raises.
+
+    ## What to do
+    Reduce the parameter over the ranks that hold the same part only: give its unit the mesh axis that replicates it
+    (`efsdp`, the data-parallel axis inside the expert groups), not the whole data-parallel mesh.
+    """
+
+    code = "D306"
+    name = "reduction-mixes-shards"
+    phase = Phase.D3
+    severity = Severity.ERROR
+    needs = (Section.SHARDING,)
+    related_config = ("ep_size", "fsdp_plan")
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        sharding = sharding_of(facts)
+        differences = facts.ranks.differences if facts.ranks else ()
+        absent = {item.fqn: item for item in differences if item.field == "present"}
+        known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
+        for record in once(live(sharding.parameters)):
+            reduction = sharding.reduction_of(record)
+            if reduction is None or reduction.ranks is None or len(reduction.ranks) < 2:
+                continue
+            key = (record.layout, reduction.ranks)
+            if key not in known:
+                known[key] = _by_boxes(sharding, sharding.layout_of(record), reduction.ranks)
+            mixed = (
+                known[key]
+                or _by_names(record, absent, reduction.ranks)
+                or _by_count(facts, record, sharding.layout_of(record), reduction.ranks)
+            )
+            if mixed is not None:
+                yield self.mixed(record, mixed, reduction.ranks)
+
+    def mixed(self, record: OwnershipFacts, mixed: _Mixed, ranks: tuple[int, ...]) -> Finding:
+        return self.finding(
+            subject=record.fqn,
+            owner=record.owner,
+            message=f"averaged over {ranks_text(ranks)}, which hold different parts of it: {mixed.reason}",
+            evidence={"reduced_over": ranks, "other_parts_on": mixed.ranks},
+        )
+
+
+def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | None:
+    mesh = sharding.mesh(layout.source_mesh)
+    if mesh is None or mesh.coordinate is None:
+        return None
+    try:
+        mine = boxes(layout.global_shape, mesh.shape, mesh.coordinate, layout.source_placements)
+        others = {
+            rank: boxes(layout.global_shape, mesh.shape, place, layout.source_placements)
+            for rank in ranks
+            if (place := mesh.coordinate_of(rank)) is not None
+        }
+    except ValueError:  # a placement that nothing is known about: layout-lies says so
+        return None
+    different = tuple(rank for rank, held in others.items() if held != mine)
+    if not different:
+        return None
+    other = " and ".join(box.text() for box in others[different[0]]) or "nothing"
+    return _Mixed(different, f"here {' and '.join(box.text() for box in mine)}, on rank {different[0]} {other}")
+
+
+def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:
+    difference = absent.get(record.fqn)
+    if difference is None:
+        return None
+    without = tuple(rank for rank in _ranks_without(difference) if rank in ranks)
+    return _Mixed(without, f"rank {without[0]} has no parameter of that name") if without else None
+
+
+def _ranks_without(difference: RankDifference) -> tuple[int, ...]:
+    return difference.ranks if difference.value == "absent" else (difference.reference_rank,)
+
+
+def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | None:
+    """
+    By the pigeonhole: `world * held / declared` ranks can hold the same experts, so more of them cannot.
+
+    Only for plain tensors that stack experts in their first dim; a distributed tensor says itself what it holds.
+    """
+    declared = config_value(facts.model.config if facts.model else None, *EXPERT_COUNTS)
+    stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
+    if declared is None or layout.source_mesh is not None or not stacked:
+        return None
+    held = layout.global_shape[0]
+    if held >= declared or declared % held or len(ranks) * declared <= facts.environment.world_size * held:
+        return None
+    return _Mixed(ranks, f"a rank holds {held} of {declared} experts, and so many ranks cannot all hold the same ones")

@@ -1,0 +1,96 @@
+"""D312 uneven-shard."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.boxes import coordinates, replay, shape_of
+from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts
+
+from ._words import live, once, sharding_of
+
+_MESH_LIMIT = 4096
+
+
+class UnevenShard(Rule):
+    """
+    The ranks of a mesh hold shards of different sizes, some of them perhaps none.
+
+    ## What it does
+    Reports, for information, parameters of which a sharded dim is not divisible by the mesh axes that cut it, with
+    the sizes that ranks hold. It is a warning where torch has a known limit: a tied parameter, and a dim that both
+    tensor (or expert) and data parallelism cut.
+
+    ## Why it is unsafe
+    Uneven shards are padded in communication and are easily mistaken by code that takes the local size for the global
+    one divided by the ranks. Empty shards break statistics and fused kernels. A dim that is cut twice unevenly is
+    refused up to torch 2.7, and later versions describe it wrongly on some ranks.
+
+    ## What to do
+    Choose sizes that the degrees divide (pad the vocabulary), or shard another dim.
+    """
+
+    code = "D312"
+    name = "uneven-shard"
+    phase = Phase.D3
+    severity = Severity.INFO
+    needs = (Section.SHARDING,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        sharding = sharding_of(facts)
+        known: dict[int, Counter[tuple[int, ...]]] = {}
+        names = Counter(record.identity for record in live(sharding.parameters))
+        for record in once(live(sharding.parameters)):
+            if record.layout not in known:
+                known[record.layout] = _shapes(sharding, sharding.layout_of(record))
+            shapes = known[record.layout]
+            if len(shapes) > 1:
+                yield self.uneven(record, sharding.layout_of(record), shapes, tied=names[record.identity] > 1)
+
+    def uneven(
+        self, record: OwnershipFacts, layout: LayoutFacts, shapes: Counter[tuple[int, ...]], *, tied: bool
+    ) -> Finding:
+        limit = "it is tied" if tied else "both parallelisms cut one dim" if _cut_twice(layout) else ""
+        empty = sum(count for shape, count in shapes.items() if not math.prod(shape))
+        parts = [f"{count} x {list(shape)}" for shape, count in sorted(shapes.items(), reverse=True)]
+        return self.finding(
+            subject=record.fqn,
+            owner=record.owner,
+            severity=Severity.WARNING if limit else Severity.INFO,
+            message=(
+                f"shape {list(layout.global_shape)} is cut unevenly: {', '.join(parts)}"
+                + (f"; {empty} empty" if empty else "")
+                + (f"; {limit}, where torch has known limits" if limit else "")
+            ),
+            evidence={"shapes": [[list(shape), count] for shape, count in sorted(shapes.items())], "limit": limit},
+        )
+
+
+def _shapes(sharding: ShardingFacts, layout: LayoutFacts) -> Counter[tuple[int, ...]]:
+    """How many ranks of the mesh hold which local shape; empty when every rank holds the same, or nothing is known."""
+    mesh = sharding.mesh(layout.mesh)
+    if mesh is None or not _may_be_uneven(layout, mesh.shape):
+        return Counter()
+    places = itertools.islice(coordinates(mesh.shape), _MESH_LIMIT)
+    try:
+        return Counter(shape_of(replay(layout.global_shape, mesh.shape, place, layout.placements)) for place in places)
+    except ValueError:  # a placement that nothing is known about: layout-lies says so
+        return Counter()
+
+
+def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
+    pieces = Counter[int]()
+    for size, item in zip(mesh_shape, layout.placements, strict=False):
+        if item.is_shard and item.dim is not None and layout.global_shape:
+            dim = item.dim % len(layout.global_shape)
+            pieces[dim] = (pieces[dim] or 1) * size * (item.split_factor or 1)
+    return any(layout.global_shape[dim] % count for dim, count in pieces.items())
+
+
+def _cut_twice(layout: LayoutFacts) -> bool:
+    dims = {item.dim for item in layout.source_placements if item.is_shard}
+    return layout.data_dim is not None and layout.data_dim in dims

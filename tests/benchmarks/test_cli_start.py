@@ -1,0 +1,58 @@
+"""How fast the command line starts, as a ratio to what it cannot avoid."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.benchmark
+
+RUNS = 7
+
+# Runs the command, then names the top-level packages that it imported and that are neither Python's nor shardlint's.
+LIST_IMPORTS = """
+import contextlib, io, sys
+from shardlint.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main(sys.argv[1:])
+own = {"shardlint", "shardlint_rules", "__main__"}
+modules = [name for name in sys.modules if name.partition(".")[0] not in sys.stdlib_module_names]
+print(*[name for name in modules if name.partition(".")[0] not in own and not name.startswith("_")])
+"""
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def third_party(arguments, environment):
+    done = subprocess.run(
+        [sys.executable, "-c", LIST_IMPORTS, *arguments], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.split()
+
+
+def best(command, environment):
+    times = []
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True, env=environment)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+# `rules` imports every rule and builds the classes of all facts, settings and packs: that is work, not start.
+@pytest.mark.parametrize(("arguments", "limit"), [(("--version",), 1.5), (("rules",), 3.5)])
+def test_start_against_third_party_imports(tmp_path, arguments, limit):
+    """Bytecode is cached, as it is for an installed package; both are measured in one run, the best of several."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+    names = third_party(arguments, environment)
+    assert "click" in names
+    ours = best([sys.executable, "-m", "shardlint", *arguments], environment)
+    theirs = best([sys.executable, "-c", IMPORT_ALL, *names], environment)
+    assert ours / theirs < limit

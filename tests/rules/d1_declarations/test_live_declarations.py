@@ -1,0 +1,89 @@
+"""The D1 rules on live models."""
+
+import torch
+from attrs import evolve
+
+from shardlint.facts import ContractFacts, ContractProblem, Environment, FrozenDict, InvariantOutcome, ReplacementFacts
+from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
+from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
+from shardlint_rules.d1_declarations.invariant_phase_unsupported import InvariantPhaseUnsupported
+from shardlint_rules.d1_declarations.replacement_unmatched import ReplacementUnmatched
+from shardlint_rules.d1_declarations.tie_declaration_broken import TieDeclarationBroken
+from shardlint_rules.d1_declarations.tie_flags_disagree import TieFlagsDisagree
+
+from ..live import facts_of
+from ..models import llama, rewrite, saved
+
+
+def test_d101_beside_a_live_model():
+    outcome = InvariantOutcome(name="rope", phase="deployment", status="unsupported-phase")
+    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
+    assert_findings(run_rule(InvariantPhaseUnsupported, facts), "rope")
+
+
+def test_d102_beside_a_live_model():
+    problem = ContractProblem(where="acme.contracts:llama", error="returned a dict")
+    facts = facts_of(llama(), contract=ContractFacts(source="acme", problems=(problem,)))
+    assert_findings(run_rule(ContractInvalid, facts), "acme.contracts:llama")
+
+
+def test_d103_beside_a_live_model():
+    lost = ReplacementFacts(pattern="model.layers.*.feed_forward", replacement="acme.FusedMLP")
+    facts = facts_of(llama(), contract=ContractFacts(source="acme", replacements=(lost,)))
+    assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.feed_forward")
+
+
+def test_d104_a_class_of_ones_own_and_a_contract():
+    class Net(torch.nn.Module):
+        _keep_in_fp32_modules = ("norm", "router")
+
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.LayerNorm(4)
+
+    contract = ContractFacts(source="acme", training_only_targets=("norm.*", "value_head.*"))
+    assert_findings(run_rule(DeclarationMatchesNothing, facts_of(Net(), contract=contract)), "router", "value_head.*")
+
+
+def test_d105_a_mapping_that_names_no_parameter():
+    model = llama(tie_word_embeddings=True)
+    type_before = type(model)._tied_weights_keys
+    assert_clean(run_rule(TieDeclarationBroken, facts_of(model)))
+    model._tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
+    assert_findings(run_rule(TieDeclarationBroken, facts_of(model)), "lm_head.weight")
+    assert type(model)._tied_weights_keys is type_before
+
+
+def test_d105_the_form_of_an_older_library():
+    model = llama(tie_word_embeddings=True)
+    model._tied_weights_keys = ["lm_head.weight"]
+    facts = facts_of(model)
+    assert_not_evaluated(run_rule(TieDeclarationBroken, facts), "declares ties as list")
+    new = evolve(facts, environment=Environment(versions=FrozenDict(transformers="5.24.0")))
+    assert_findings(run_rule(TieDeclarationBroken, new), "<root>")
+
+
+def test_d106_nested_flags(tmp_path):
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    from ..models import SIZES
+
+    vision = CLIPVisionConfig(
+        hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+    )
+    text = LlamaConfig(**SIZES, tie_word_embeddings=False)
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=3, tie_word_embeddings=False)
+    model = LlavaForConditionalGeneration(config)
+    saved(model, tmp_path)
+
+    def disagreeing(model, info=None):
+        model.config.text_config.tie_word_embeddings = True
+        return facts_of(model, tmp_path, info)
+
+    assert_not_evaluated(run_rule(TieFlagsDisagree, disagreeing(model)), "a conversion maps")
+    loaded, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert_clean(run_rule(TieFlagsDisagree, disagreeing(loaded, info)))
+    rewrite(tmp_path, lambda tensors: [tensors.pop(key) for key in list(tensors) if key.endswith("lm_head.weight")])
+    broken, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert_findings(run_rule(TieFlagsDisagree, disagreeing(broken, info)), "lm_head.weight")
