@@ -22,7 +22,7 @@ from ..facts import (
     ProbeFacts,
     TensorFacts,
 )
-from .builders import checkpoint_for, declaration, model, module, tensor
+from .builders import checkpoint_for, declaration, model, module, optimizer_for, tensor
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -263,6 +263,17 @@ def built() -> Facts:
     return evolve(plain(), build=BuildFacts(builder="acme.models:net"))
 
 
+def optimized() -> Facts:
+    """
+    Return `llama-tied` with an AdamW that took a step, one group of matrices and one of vectors, without a checkpoint.
+
+    The tensors 0 (embedding and head) and 1 to 4 (attention of layer 0) are matrices.
+    """
+    facts = llama_tied()
+    assert facts.model is not None
+    return evolve(facts, optimizer=optimizer_for(facts.model), checkpoint=None)
+
+
 BASES: dict[str, Callable[[], Facts]] = {
     "llama": llama,
     "llama-tied": llama_tied,
@@ -272,4 +283,5 @@ BASES: dict[str, Callable[[], Facts]] = {
     "plain": plain,
     "contract": contract,
     "built": built,
+    "optimized": optimized,
 }
