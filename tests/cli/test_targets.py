@@ -69,6 +69,21 @@ def test_a_builder_is_called_and_what_it_prints_stays_out_of_the_report(run, fol
     assert outcomes(shown.out)["D401"] == "clean"
 
 
+def test_what_libraries_write_to_the_descriptor_stays_out_of_the_report(folder):
+    (folder / "noisy.py").write_text(
+        "import os, torch\ndef build():\n    os.write(1, b'NOISE')\n    return torch.nn.Linear(1, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "shardlint", "lint", "noisy.py:build", "--output-format", "json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["verdict"] == "PASS"
+    assert "NOISE" in done.stderr
+
+
 def test_arguments_reach_the_builder(run, folder):
     shown = run("lint", "builders.py:model", "--arg", "layers=3", "--arg", "meta=true")
     assert shown.status == 1
