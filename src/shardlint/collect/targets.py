@@ -60,6 +60,8 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
         return _build(text, values)
     if values:
         raise TargetError(f"--arg is for targets that are called, and {text!r} is not one: {FORMS}")
+    if not text:
+        raise TargetError(f"an empty target: {FORMS}")
     if text == "-":
         data = (stdin or sys.stdin.buffer).read()
         return Resolved(kind="facts", text="-", facts=_decode(data, "standard input"))
@@ -141,15 +143,17 @@ def _build(text: str, values: Mapping[str, Any]) -> Resolved:
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise TargetError(f"target {text!r} cannot be called with these arguments: {error}") from None
-        return _failed(text, error, getattr(sys.modules.get(builder.__module__ or ""), "__file__", None))
+        return _failed(
+            text, error, getattr(sys.modules.get(getattr(builder, "__module__", None) or ""), "__file__", None)
+        )
     return _live(text, built)
 
 
 def _live(text: str, built: Any) -> Resolved:
     target = built if isinstance(built, Target) else Target(model=built)
-    if target.model is None and target.checkpoint is None:
+    if built is target and target.model is None and target.checkpoint is None:
         raise TargetError(f"target {text!r}: the Target that it returned has neither a model nor a checkpoint")
-    if target.model is not None and not _is_module(target.model):
+    if not _is_module(target.model) and not (built is target and target.model is None):
         raise TargetError(
             f"target {text!r}: expected a torch.nn.Module or a shardlint.Target, got "
             f"{type(target.model).__name__}{_hint(target.model)}"
