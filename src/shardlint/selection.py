@@ -21,7 +21,6 @@ from attrs import evolve, field, frozen
 from .diagnostics import DIAGNOSTICS, diagnostic
 from .plugins.registry import RegisteredRule
 from .rule import Finding, Severity
-from .rule_options import rule_options
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
@@ -83,10 +82,9 @@ class Decision:
     selector: str
     severity_from: str = ""
 
-    def selected(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> SelectedRule:
-        """The rule ready to run, with its options from `options` (code to options as users write them)."""
-        given = (options or {}).get(self.rule.rule_class.code)
-        chosen = rule_options(self.rule.rule_class, given) if given else None
+    def selected(self, options: Mapping[str, Any] | None = None) -> SelectedRule:
+        """The rule ready to run, with its options from `options` (code to an instance of its options class)."""
+        chosen = (options or {}).get(self.rule.rule_class.code)
         return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
@@ -102,7 +100,7 @@ class Selection:
     diagnostics: tuple[Finding, ...] = ()
     engine: Mapping[str, Severity | None] = field(factory=dict)
 
-    def to_run(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[SelectedRule, ...]:
+    def to_run(self, options: Mapping[str, Any] | None = None) -> tuple[SelectedRule, ...]:
         """The enabled rules, ready for the runner."""
         return tuple(item.selected(options) for item in self.decisions if item.enabled)
 

@@ -73,7 +73,8 @@ def test_the_checkpoint_option_wins(tmp_path):
         save_file({name: torch.ones(1)}, tmp_path / name / "model.safetensors")
     (tmp_path / "b.py").write_text(
         "import torch, shardlint\n"
-        f"def build():\n    return shardlint.Target(model=torch.nn.Linear(1, 1), checkpoint={str(tmp_path / 'one')!r})\n"
+        f"path = {str(tmp_path / 'one')!r}\n"
+        "def build():\n    return shardlint.Target(model=torch.nn.Linear(1, 1), checkpoint=path)\n"
     )
     found = resolve(f"{tmp_path}/b.py:build")
     assert collect_resolved(found).checkpoint.entries[0].key == "one"

@@ -93,7 +93,7 @@ def test_each_kind_of_difference(change, expected):
 def test_module_and_model_types():
     kinds = [item.kind for item in diff_models(inventory(), inventory(retype))]
     assert kinds == ["module-type", "signature"]
-    wrapped = inventory(lambda model: nn.Sequential(model))
+    wrapped = inventory(nn.Sequential)
     assert "model-type" in [item.kind for item in diff_models(inventory(), wrapped)]
 
 

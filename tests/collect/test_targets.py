@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_imported_is_a_failed_build(builders, body):
         ("builders.py", ["name the callable as well"]),
         ("gone.py", ["no such file", "path/file.py:callable"]),
         ("builders.py:number", ["expected a callable", "got int"]),
-        ("builders.py:nothing", ["got NoneType", "does the builder return"]),
+        ("builders.py:nothing", ["got None", "does the builder return"]),
         ("builders.py:pair", ["got tuple", "instead of a tuple"]),
         ("builders.py:empty", ["neither a model nor a checkpoint"]),
         ("builders.py:a_class", ["got type", "return an instance"]),
