@@ -7,6 +7,8 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,8 +18,8 @@ from .diagnostics import Origin, PackFault, code_frame, describe_error, error_te
 from .facts import Facts, Section
 from .facts.codec import decode_facts, encode_facts
 from .names import natural_key
+from .plugins.registry import RegisteredRule
 from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity
-from .selectors import RegisteredRule
 
 if TYPE_CHECKING:
     from .live import LiveTarget
@@ -331,9 +333,18 @@ def matches_selector(rule: Rule, selector: str) -> bool:
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Report order: phase, code, subject (numbers as numbers), key, ... Independent of hash seeds and yield order."""
-    return sorted(findings, key=_sort_key)
+    placed = sorted(((_place(item), item) for item in findings), key=itemgetter(0))
+    ordered: list[Finding] = []
+    for _, group in groupby(placed, key=itemgetter(0)):
+        same = [item for _, item in group]
+        ordered.extend(same if len(same) == 1 else sorted(same, key=_details))
+    return ordered
 
 
-def _sort_key(item: Finding) -> tuple[Any, ...]:
-    place = (item.phase, item.code, natural_key(item.subject), item.subject, item.key, item.ranks, item.message)
-    return (*place, item.owner or "", item.kind.value, item.severity, repr(item.evidence))
+def _place(item: Finding) -> tuple[Any, ...]:
+    return (item.phase.order, item.code, natural_key(item.subject), item.key, item.ranks, item.message)
+
+
+def _details(item: Finding) -> tuple[Any, ...]:
+    """What tells findings of one place apart: costly, and rarely needed."""
+    return (item.owner or "", item.kind.value, item.severity.order, repr(item.evidence))
