@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -243,7 +244,8 @@ class _Run:
     def _check(self, item: SelectedRule) -> _Result:
         found: list[Finding] = []
         try:
-            _collect(self._facts, item.rule, self._live, found)
+            with redirect_stdout(sys.stderr):  # standard output belongs to the report
+                _collect(self._facts, item.rule, self._live, found)
         except NotEvaluated as why:
             reason = error_text(why) or "the rule did not say what it lacked"
             return _Result(Status.FOUND if found else Status.NOT_EVALUATED, tuple(found), reason)
