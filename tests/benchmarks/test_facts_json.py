@@ -44,8 +44,8 @@ def test_time_per_tensor_stays_the_same(what: str) -> None:
 
 
 @pytest.mark.benchmark
-def test_looking_for_unknown_fields_costs_little_more_than_decoding() -> None:
-    """A file as shardlint wrote it is decoded and encoded; only one that differs is parsed once more."""
+def test_a_file_as_shardlint_wrote_it_is_read_in_half_the_time_of_another() -> None:
+    """It is the same when encoded again, so nothing unknown can be in it and nothing is parsed twice."""
     data = encode_facts(facts_of(SMALL))
     indented = json.dumps(json.loads(data), indent=1).encode()
-    assert seconds(lambda: decode_facts(indented)) < 6 * seconds(lambda: decode_facts(data))
+    assert 2 * seconds(lambda: decode_facts(data)) < seconds(lambda: decode_facts(indented))
