@@ -103,6 +103,7 @@ def command(
     shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
     """
     from ...api import open_session
+    from ...collect.reading import gc_paused
     from ...selection import flag_layer
 
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
@@ -129,7 +130,8 @@ def command(
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    write_outputs(report, outputs, options)
+    with gc_paused():
+        write_outputs(report, outputs, options)
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
 
 
