@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.coverage import Coverage, SourceClass, TargetClass, coverage, iter_unexplained, stored_coverage
+from shardlint.coverage import (
+    Coverage,
+    SourceClass,
+    TargetClass,
+    coverage,
+    iter_unexplained,
+    retained_report,
+    stored_coverage,
+)
 from shardlint.keys import Candidates
 
 
@@ -36,11 +44,10 @@ class CoverageIncomplete(Rule):
     related_config = ("contract.training_only_targets", "contract.inference_only_sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.load is None and facts.checkpoint is None:
-            raise NotEvaluated(
-                f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
-            )
-        found = coverage(facts) if facts.load else stored_coverage(facts)
+        report = retained_report(facts)
+        if report is None and facts.checkpoint is None:
+            raise NotEvaluated(f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (NOT_LOADED)")
+        found = coverage(facts) if report else stored_coverage(facts)
         assert found is not None
         near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
         for key, kind in iter_unexplained(found):
