@@ -80,7 +80,7 @@ def parameter(module, name, build):
         (lambda m: setattr(m, "norm", checkpoint_wrapper(m.norm)), [("wrapper", "norm", None, "CheckpointWrapper")]),
         (lambda m: setattr(m.norm, "forward", lambda x, y: x), [("signature", "norm", "(input)", "(x, y)")]),
     ],
-)  # fmt: skip
+)
 def test_each_kind_of_difference(change, expected):
     before, after = inventory(), inventory(change)
     found = [item for item in diff_models(before, after) if "again." not in item.fqn]
