@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .grouping import Fault, faults
 from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDifferError, WrongLayout
 from .tally import Difference
 
@@ -24,6 +25,7 @@ __all__ = [
     "Difference",
     "ExternalShard",
     "ExternalState",
+    "Fault",
     "Kind",
     "ReplicaGroup",
     "Result",
@@ -33,6 +35,7 @@ __all__ = [
     "WeightsDifferError",
     "WrongLayout",
     "compare_replicas",
+    "faults",
     "verify",
 ]
 

@@ -58,7 +58,11 @@ class CountPart:
 
 @define(kw_only=True)
 class RankPart:
-    """Everything that one rank found. `read` are the lattices of stored elements that it compared, by key."""
+    """
+    Everything that one rank found. `read` are the lattices of stored elements that it compared, by key.
+
+    `unplanned` tells that `error` is the reason why no load plan can be made: then nothing is wrong, nor right.
+    """
 
     rank: int = 0
     live: list[LivePart] = field(factory=list)
@@ -71,6 +75,7 @@ class RankPart:
     interrupted: bool = False
     sampled: bool = False
     error: str = ""
+    unplanned: bool = False
     notes: list[str] = field(factory=list)
 
 

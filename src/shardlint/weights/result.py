@@ -145,7 +145,7 @@ class Result:
         wrong = any(row.status in (Status.MISMATCH, Status.INCOMPLETE) or row.nonfinite for row in self.rows)
         if wrong or self.errors or self.layouts or self.replicas:
             return Verdict.FAIL
-        return Verdict.INCOMPLETE if self.incomplete else Verdict.PASS
+        return Verdict.INCOMPLETE if self.incomplete or not self.rows else Verdict.PASS
 
     def raise_for_failure(self) -> None:
         """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""

@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from ..collect.checkpoint import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
 from ..collect.planner import Exclusions
+from ..collect.planning import PlanUnknownError
 from ..collect.walk import walk
 from ..facts import CheckpointFacts, ContractFacts, ModelFacts
 from . import replicas
@@ -130,6 +131,8 @@ class _Run:
             return step()
         except KeyboardInterrupt:
             self.part.interrupted = True
+        except PlanUnknownError as error:
+            self.part.error, self.part.unplanned = str(error), True
         except Exception as error:  # told as a rank error, whatever it is
             self.part.error = self.part.error or f"{type(error).__name__}: {error}"
         return None
@@ -199,9 +202,12 @@ class _Run:
 
 
 def _failed(parts: Sequence[RankPart]) -> Result:
-    errors = tuple((part.rank, part.error) for part in parts if part.error)
-    interrupted = "the run was interrupted" if any(part.interrupted for part in parts) else ""
-    return Result(rows=(), errors=errors, incomplete=interrupted, world_size=len(parts))
+    """The result when rank 0, whose plan counts for all, has none."""
+    errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
+    incomplete = "the run was interrupted" if any(part.interrupted for part in parts) else ""
+    if parts[0].unplanned:
+        incomplete = f"no load plan can be made: {parts[0].error}"
+    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))
 
 
 def exclusions_of(contract: ContractFacts | None) -> Exclusions:
