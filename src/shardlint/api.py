@@ -232,7 +232,12 @@ def _argument_layer(
     from .selection import flag_layer
 
     levels = [f"{rule}={level}" for rule, level in severity.items()]
-    return flag_layer(tuple(select), tuple(extend_select), tuple(ignore), levels)
+    return flag_layer(_texts(select), _texts(extend_select), _texts(ignore), levels)
+
+
+def _texts(selectors: Iterable[str]) -> tuple[str, ...]:
+    """A single string is one selector (or a comma list), not its letters."""
+    return (selectors,) if isinstance(selectors, str) else tuple(selectors)
 
 
 def _collect(target: Target, registry: Registry, settings: Settings) -> Facts:

@@ -41,7 +41,7 @@ class KeyResolver:
         names = model.state_dict_keys()
         self._live = {name: name for name in names}
         if is_adapter(model):
-            self._live = {_without_adapter(name): name for name in names} | self._live
+            self._live = {without_adapter(name): name for name in names} | self._live
 
     def live_name(self, key: str) -> str | None:
         """Return the live name for `key`, None when no persistent tensor answers to it."""
@@ -56,7 +56,8 @@ class KeyResolver:
             yield self.prefix + key
 
 
-def _without_adapter(name: str) -> str:
+def without_adapter(name: str) -> str:
+    """Return the name that a tensor has in the base model, without what PEFT puts around it."""
     plain = name.removeprefix("base_model.model.")
     for segment in (".base_layer.", ".original_module."):
         plain = plain.replace(segment, ".")

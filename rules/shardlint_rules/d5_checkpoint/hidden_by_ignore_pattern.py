@@ -42,7 +42,8 @@ class HiddenByIgnorePattern(Rule):
                 wanting[_ending(tensor.name), tensor.shape].append(tensor)
         hidden: dict[str, list[LeftoverKey]] = defaultdict(list)
         for item in facts.plan.leftovers:
-            if item.reason == "ignored" and len(item.shape) > 1 and math.prod(item.shape) > 0:
+            is_weight = not item.dtype.startswith(("I", "U", "BOOL")) and len(item.shape) > 1 and 0 not in item.shape
+            if item.reason == "ignored" and is_weight:
                 hidden[item.pattern].append(item)
         for pattern, items in hidden.items():
             pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]

@@ -25,7 +25,8 @@ class ShadowTensor(Rule):
     one win without a word. A leftover of an earlier save silently replaces trained weights.
 
     ## What to do
-    Delete the file that does not belong, or save the checkpoint again into an empty folder.
+    Delete the file that does not belong, or save the checkpoint again into an empty folder. If your
+    loader takes every key from the file that the index names, declare it with `checkpoint.allow-overlay`.
     """
 
     code = "D507"
@@ -33,10 +34,13 @@ class ShadowTensor(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    related_config = ("checkpoint.allow-overlay",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         checkpoint = facts.checkpoint
         assert checkpoint is not None
+        if checkpoint.overlay_declared:
+            return
         pairs: dict[tuple[str, str, bool], list[RepeatedKey]] = {}
         for item in checkpoint.repeated_keys:
             if item.counts or _is_shard(item.other_file, checkpoint):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import CheckpointFacts, ModelFacts
+from shardlint.facts import CheckpointFacts, ModelFacts, PlanFacts, TensorPlan
 from shardlint.keys import KeyResolver, identity_reason
 
 Shape = tuple[int, ...]
@@ -16,8 +16,8 @@ class ShapeMismatch(Rule):
     A stored tensor has another shape than the live tensor that it is for.
 
     ## What it does
-    Reports what the load report calls mismatched, and compares the shapes of headers with the global shapes of live
-    tensors where the checkpoint's keys are the live names. It says so when the sizes are the same in another order.
+    Reports what the load report calls mismatched, and compares the global shapes of live tensors with the shapes that
+    their sources have after the conversions of the load plan. It says so when the sizes are the same in another order.
 
     ## Why it is unsafe
     A loader that is told to ignore mismatched sizes leaves the live tensor at its random initialisation. A transposed
@@ -32,16 +32,16 @@ class ShapeMismatch(Rule):
     name = "shape-mismatch"
     phase = Phase.D5
     severity = Severity.ERROR
-    needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.load is None and facts.checkpoint is None:
-            raise NotEvaluated(f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)}")
         told = set()
         for item in facts.load.mismatched if facts.load else ():
             told.add(item.key)
             yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
-        reason = identity_reason(facts)
+        if facts.plan is not None:
+            yield from self._from_plan(facts.plan, told)
+            return
+        reason = _reason(facts)
         if reason and facts.load is None:
             raise NotEvaluated(reason)
         if reason or facts.checkpoint is None or facts.model is None:
@@ -49,6 +49,29 @@ class ShapeMismatch(Rule):
         yield from self._from_headers(facts.model, facts.checkpoint, told)
         if unread := _unread(facts.checkpoint):
             raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
+
+    def _from_plan(self, plan: PlanFacts, told: set[str]) -> Iterator[Finding]:
+        for tensor in plan.tensors:
+            if tensor.status != "mismatched" or tensor.name in told or tensor.converted_shape is None:
+                continue
+            if tensor.operations:
+                yield self._converted(tensor, tensor.converted_shape)
+            else:
+                yield self._finding(tensor.name, tensor.sources[0], tensor.converted_shape, tensor.shape)
+
+    def _converted(self, tensor: TensorPlan, shape: Shape) -> Finding:
+        how = " and ".join(tensor.operations)
+        return self.finding(
+            subject=tensor.name,
+            message=f"{tensor.name}: expected {how} of {len(tensor.sources)} stored tensors to give "
+            f"{list(tensor.shape)}, found {list(shape)}{_hint(shape, tensor.shape)}",
+            evidence={
+                "keys": tensor.sources[:50],
+                "converted_shape": shape,
+                "live_shape": tensor.shape,
+                "relation": _relation(shape, tensor.shape),
+            },
+        )
 
     def _from_headers(self, model: ModelFacts, checkpoint: CheckpointFacts, told: set[str]) -> Iterator[Finding]:
         resolver, tensors = KeyResolver(model), model.tensor_by_name()
@@ -70,6 +93,15 @@ class ShapeMismatch(Rule):
             message=f"{name}: expected the stored shape to be {list(live)}, found {list(stored)}{_hint(stored, live)}",
             evidence={"key": key, "stored_shape": stored, "live_shape": live, "relation": _relation(stored, live)},
         )
+
+
+def _reason(facts: Facts) -> str | None:
+    """Why nothing can be compared without a plan."""
+    if facts.model is None:
+        return f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}"
+    if facts.load is None and facts.checkpoint is None:
+        return f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)}"
+    return identity_reason(facts)
 
 
 def _relation(stored: Shape, live: Shape) -> str:

@@ -38,13 +38,16 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                section = "Help" if parameter.name == "help" else getattr(parameter, "section", "Options")
+                section = "Help" if "--help" in parameter.opts else getattr(parameter, "section", "Options")
                 sections.setdefault(section, []).append(record)
+        sections["Help"] = sections.pop("Help", [])
         for title, records in sections.items():
+            if not records:
+                continue
             with formatter.section(title):
                 formatter.write_dl(records, col_max=34)
 

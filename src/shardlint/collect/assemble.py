@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,30 +126,26 @@ class Assembly:
         from .checkpoint import CheckpointError, collect_checkpoint
 
         try:
-            return collect_checkpoint(Path(self.target.checkpoint).expanduser())
+            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
         except CheckpointError as error:
             raise TargetError(str(error)) from None
+        overlay = bool(getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False))
+        return evolve(checkpoint, overlay_declared=overlay)
 
     def _plan(self, facts: Facts) -> Any:
         if facts.checkpoint is None:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
-        from .plan import Exclusions, PlanUnknownError, collect_plan
+        from .plan import PlanUnknownError, collect_plan, exclusions_of
 
         renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
-        exclusions = Exclusions()
-        if facts.contract is not None:
-            exclusions = Exclusions(
-                tensors=_compiled(facts.contract.training_only_targets),
-                keys=_compiled(facts.contract.inference_only_sources),
-            )
         try:
             return collect_plan(
                 facts.checkpoint,
                 model=self.target.model,
                 model_facts=facts.model,
                 renames=renames,
-                exclusions=exclusions,
+                exclusions=exclusions_of(facts.contract),
             )
         except PlanUnknownError as error:
             self.absent[Section.PLAN.value] = str(error)
@@ -185,10 +179,6 @@ class Assembly:
         )
         self.problems.append(problem)
         self.absent[section] = f"its collector {name} failed: {problem.error_type}: {problem.error}"
-
-
-def _compiled(globs: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((glob, re.compile(fnmatch.translate(glob))) for glob in globs)
 
 
 def _check_model(model: Any) -> None:

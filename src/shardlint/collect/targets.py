@@ -147,6 +147,8 @@ def _build(text: str, values: Mapping[str, Any]) -> Resolved:
 
 def _live(text: str, built: Any) -> Resolved:
     target = built if isinstance(built, Target) else Target(model=built)
+    if built is None:
+        raise TargetError(f"target {text!r}: expected a torch.nn.Module or a shardlint.Target, got None{_hint(built)}")
     if target.model is None and target.checkpoint is None:
         raise TargetError(f"target {text!r}: the Target that it returned has neither a model nor a checkpoint")
     if target.model is not None and not _is_module(target.model):
