@@ -18,6 +18,7 @@ from attrs import frozen
 from ._version import __version__
 from .assembly import collection_findings, coverage_of, metadata_of
 from .facts import Facts
+from .jobs import DEFAULT_TIMEOUT, lint_in_job
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
 from .rule import Severity
@@ -161,6 +162,7 @@ def lint(
     severity: Mapping[str, str] | None = None,
     heavy: bool = False,
     name: str = "",
+    rank_timeout: float = DEFAULT_TIMEOUT,
 ) -> Report:
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
@@ -168,6 +170,10 @@ def lint(
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
     Findings never raise: call `report.raise_for_errors()`.
+
+    In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
+    waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
+    did not come. With 0 this rank lints for itself.
     """
     target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
     settings = settings_of(config)
@@ -178,7 +184,11 @@ def lint(
         layers=(_argument_layer(select, extend_select, ignore, severity or {}),),
         heavy=heavy,
     )
-    return session.run(_collect(target, registry, settings), live_of(target)).report
+    return lint_in_job(
+        lambda: (_collect(target, registry, settings), live_of(target)),
+        lambda facts, live: session.run(facts, live).report,
+        rank_timeout,
+    ).report
 
 
 def snapshot(
