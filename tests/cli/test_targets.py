@@ -1,6 +1,7 @@
 """Live targets, checkpoints, snapshots, and everything that a user can get wrong about them."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -214,6 +215,31 @@ def test_interrupting_a_builder_is_130_and_leaves_nothing(run, folder):
     shown = run("snapshot", "builders.py:interrupted", "-o", "facts.json")
     assert shown.status == 130
     assert {path for path in folder.iterdir() if path.name != "__pycache__"} == before
+
+
+SLOW = """
+import sys, time
+
+def build():
+    print("ready")
+    sys.stdout.flush()
+    time.sleep(60)
+"""
+
+
+def test_a_real_interrupt_from_the_keyboard(folder):
+    (folder / "slow.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, "-m", "shardlint", "snapshot", "slow.py:build", "-o", "facts.json"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().strip() == "interrupted"
+    assert process.returncode == 130
+    assert not list(folder.glob("*facts.json*"))
 
 
 def test_a_builder_that_exits_is_a_failed_build(run, folder):

@@ -77,7 +77,7 @@ def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Fa
     if target is None or target.model is None:
         return facts, None
     checkpoint = request.checkpoint or target.checkpoint
-    return facts, live_of(evolve(target, checkpoint=checkpoint))
+    return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
 
 
 @contextlib.contextmanager
