@@ -15,7 +15,9 @@ _Facts = TypeVar("_Facts")
 
 @functools.cache
 def _open_class(kind: type) -> type:
-    return type(f"_Open{kind.__name__}", (kind,), {"__slots__": (), "__setattr__": object.__setattr__})
+    # Both: the two share one slot of the type, and assignment is fast only when neither is a Python function.
+    plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    return type(f"_Open{kind.__name__}", (kind,), {"__slots__": (), **plain})
 
 
 def opened(kind: type[Any]) -> Any:
