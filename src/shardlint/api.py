@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from ._version import __version__
-from .assembly import coverage_of, metadata_of
+from .assembly import collection_findings, coverage_of, metadata_of
 from .facts import Facts
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
@@ -60,7 +60,7 @@ class Session:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
         started = time.perf_counter()
         evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
-        engine = (*self.registry.diagnostics, *self.selection.diagnostics)
+        engine = (*self.registry.diagnostics, *self.selection.diagnostics, *collection_findings(facts))
         found = sort_findings((*evaluation.findings, *engine))
         suppressions = self.settings.suppressions if self.suppress else ()
         outcomes = evaluation.outcomes
@@ -232,7 +232,12 @@ def _argument_layer(
     from .selection import flag_layer
 
     levels = [f"{rule}={level}" for rule, level in severity.items()]
-    return flag_layer(tuple(select), tuple(extend_select), tuple(ignore), levels)
+    return flag_layer(_texts(select), _texts(extend_select), _texts(ignore), levels)
+
+
+def _texts(selectors: Iterable[str]) -> tuple[str, ...]:
+    """A single string is one selector (or a comma list), not its letters."""
+    return (selectors,) if isinstance(selectors, str) else tuple(selectors)
 
 
 def _collect(target: Target, registry: Registry, settings: Settings) -> Facts:

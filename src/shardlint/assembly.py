@@ -1,10 +1,12 @@
-"""The parts of a report that come straight from the facts: metadata and coverage."""
+"""The parts of a report that come straight from the facts: metadata, coverage, collectors that failed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .diagnostics import diagnostic
 from .facts import CheckpointFacts, Facts, FrozenDict, ModelFacts
+from .rule import Finding, SubjectKind
 
 if TYPE_CHECKING:
     from .plugins.registry import Registry
@@ -68,3 +70,19 @@ def coverage_of(facts: Facts) -> FrozenDict | None:
         except NotEvaluated:
             return reported.as_mapping()
     return reported.as_mapping()
+
+
+def collection_findings(facts: Facts) -> tuple[Finding, ...]:
+    """SL002 for every collector that failed while the facts were collected."""
+    return tuple(
+        diagnostic(
+            "SL002",
+            subject=item.pack or "shardlint",
+            kind=SubjectKind.PACK,
+            message=f"the collector {item.collector} of the section {item.section} failed: "
+            f"{item.error_type}: {item.error}",
+            evidence={"collector": item.collector, "section": item.section, "frame": item.frame},
+            key=f"{item.section} {item.collector}",
+        )
+        for item in facts.problems
+    )

@@ -1,8 +1,8 @@
 """
 Checkpoint coverage: what became of every live key and of every stored key that found no place. Public; no torch.
 
-`coverage` reads the retained load report; `stored_coverage` compares the headers of a checkpoint with the live names,
-for models whose checkpoint keys are the names themselves.
+`coverage` reads the retained load report; `planned_coverage` the load plan; `stored_coverage` compares the headers of a
+checkpoint with the live names, for models whose checkpoint keys are the names themselves.
 """
 
 from __future__ import annotations
@@ -13,9 +13,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from .facts import EntryFacts, Facts, FrozenDict, LoadFacts, ModelFacts, TensorFacts
+from .facts import (
+    CheckpointFacts,
+    EntryFacts,
+    Facts,
+    FrozenDict,
+    LoadFacts,
+    ModelCounts,
+    ModelFacts,
+    PlanFacts,
+    Section,
+    TensorFacts,
+    TensorPlan,
+)
 from .keys import (
     KeyResolver,
     config_cuts,
@@ -25,6 +37,8 @@ from .keys import (
     list_lengths,
     matches_any,
     root_declaration,
+    unread_files,
+    without_adapter,
 )
 from .rule import NotEvaluated
 from .ties import wanted_pairs
@@ -70,7 +84,7 @@ class Coverage:
     """
     Every live key with its class, and every stored key without a place with its class.
 
-    `basis` is `load-report` or `headers`; `missing` and `unexpected` are what nothing explains.
+    `basis` is `load-report`, `plan` or `headers`; `missing` and `unexpected` are what nothing explains.
     """
 
     status: CoverageStatus
@@ -133,11 +147,14 @@ def stored_coverage(facts: Facts) -> Coverage:
     """
     Return the coverage that the headers of the checkpoint show.
 
-    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one.
+    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one, and where files that count
+    could not be read.
     """
     reason = identity_reason(facts)
     if reason or facts.model is None or facts.checkpoint is None:
         raise NotEvaluated(reason or "no model or no checkpoint to compare")
+    if unread := unread_files(facts.checkpoint):
+        raise NotEvaluated(f"no header could be read of {', '.join(unread[:3])}")
     resolver = KeyResolver(facts.model)
     filled: set[str] = set()
     placeless: list[str] = []
@@ -148,6 +165,56 @@ def stored_coverage(facts: Facts) -> Coverage:
         else:
             filled.add(name)
     return _classified(facts, facts.model, _Stored(facts.model, filled), "headers", placeless)
+
+
+def planned_coverage(facts: Facts) -> Coverage:
+    """
+    Return the coverage that the load plan shows, with or without a live model.
+
+    Raises `NotEvaluated` without a plan, and where files that count could not be read.
+    """
+    plan = facts.plan
+    if plan is None:
+        raise NotEvaluated(facts.why_absent(Section.PLAN))
+    if plan.unread:
+        raise NotEvaluated(f"no header could be read of {', '.join(plan.unread[:3])}")
+    model = facts.model or _planned_model(plan, facts.checkpoint)
+    leftovers = {item.key: item for item in plan.leftovers}
+    open_keys = [key for key, item in leftovers.items() if item.reason == "unexpected"]
+    found = _classified(facts, model, _Planned(plan), "plan", open_keys)
+    settled = {key: _SETTLED[item.reason] for key, item in leftovers.items() if item.reason in _SETTLED}
+    return evolve(found, sources={key: settled.get(key) or found.sources[key] for key in leftovers})
+
+
+_SETTLED = {
+    "ignored": SourceClass.IGNORED_BY_CLASS,
+    "excluded": SourceClass.INFERENCE_ONLY_EXCLUSION,
+    "non-persistent": SourceClass.DERIVED_BUFFER,
+    "derived": SourceClass.DERIVED_BUFFER,
+}
+
+
+def _planned_model(plan: PlanFacts, checkpoint: CheckpointFacts | None) -> ModelFacts:
+    """Return what the plan knows of the architecture, as the facts of a model."""
+    tensors = tuple(
+        TensorFacts(
+            fqn=item.name,
+            aliases=(item.name,),
+            kind="parameter",
+            shape=item.shape,
+            dtype=item.dtype,
+            device="meta",
+            requires_grad=False,
+            is_meta=True,
+        )
+        for item in plan.tensors
+    )
+    return ModelFacts(
+        qualified_type=plan.architecture,
+        tensors=tensors,
+        config=checkpoint.config if checkpoint else None,
+        counts=ModelCounts(modules=0, parameters=len(tensors), buffers=0, parameter_elements=0),
+    )
 
 
 def _classified(facts: Facts, model: ModelFacts, filled: _Filled, basis: str, placeless: Iterable[str]) -> Coverage:
@@ -232,6 +299,36 @@ def _target_pattern(target: str) -> str:
     return "".join("[^.]+" if index % 2 else re.escape(part) for index, part in enumerate(parts))
 
 
+class _Planned(_Filled):
+    """What a load plan tells. Of an adapted model it knows the tensors of the base, by the names of the base."""
+
+    _STATES = {
+        "mismatched": TargetClass.SHAPE_MISMATCH,
+        "tied": TargetClass.ALIAS_OR_NON_PERSISTENT,
+        "missing-ignored": TargetClass.IGNORED_BY_CLASS,
+        "missing-excluded": TargetClass.TRAINING_ONLY_INITIALIZATION,
+    }
+
+    def __init__(self, plan: PlanFacts) -> None:
+        self._tensors = plan.tensor_by_name()
+
+    def _find(self, name: str) -> TensorPlan | None:
+        return self._tensors.get(name) or self._tensors.get(without_adapter(name))
+
+    def has(self, name: str) -> bool:
+        found = self._find(name)
+        return found is not None and found.status not in ("missing", "error")
+
+    def how(self, name: str) -> TargetClass:
+        found = self._find(name)
+        assert found is not None
+        if found.status != "loaded":
+            return self._STATES[found.status]
+        if found.operations:
+            return TargetClass.REVERSIBLE_TRANSFORM
+        return TargetClass.DIRECT_LOAD if found.sources == (found.name,) else TargetClass.SAME_SHAPE_RENAME
+
+
 class _Targets:
     """Classifies live keys."""
 
@@ -277,7 +374,7 @@ class _Sources:
         self._lengths = list_lengths(names)
         stored_config = checkpoint.config if checkpoint else None
         self._cuts = config_cuts(model.config, stored_config)
-        self._layer_counts = layer_counts(model.config) if stored_config is None else set()
+        self._layer_counts = layer_counts(model.config) if stored_config is None or facts.model is None else set()
 
     def classify(self, key: str) -> SourceClass:
         if any(matches_any(glob, (key,)) for glob in self._inference_only):

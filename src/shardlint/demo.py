@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,12 +55,12 @@ def run_demo() -> Iterator[Step]:
     """Build, save, lint; plant the faults, lint again. Raises `DemoError` without transformers."""
     from .api import lint
 
-    transformers = _transformers()
-    with (
-        tempfile.TemporaryDirectory(prefix="shardlint-demo-") as folder,
-        contextlib.chdir(folder),
-        _quiet(transformers),
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardlint-demo-"))
+        stack.enter_context(contextlib.chdir(folder))
+        stack.enter_context(_torch_cache_in(folder))
+        transformers = _transformers()
+        stack.enter_context(_quiet(transformers))
         checkpoint = Path("tiny-llama")
         _tiny_llama(transformers).save_pretrained(checkpoint, max_shard_size="60KB")
         model, info = _load(transformers, checkpoint)
@@ -83,6 +84,20 @@ def _transformers() -> Any:
             "Install it with: pip install 'shardlint[hf]'"
         ) from error
     return transformers
+
+
+@contextlib.contextmanager
+def _torch_cache_in(folder: str) -> Iterator[None]:
+    """Importing torch's compiler makes a cache folder; for the demo it lies in `folder`, unless the user has one."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = folder
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @contextlib.contextmanager

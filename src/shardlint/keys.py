@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
-from .facts import ClassDeclaration, Facts, ModelFacts
+from .facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
 from .names import closest, compile_glob
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -52,7 +52,7 @@ class KeyResolver:
         names = model.state_dict_keys()
         self._live = {name: name for name in names}
         if is_adapter(model):
-            self._live = {_without_adapter(name): name for name in names} | self._live
+            self._live = {without_adapter(name): name for name in names} | self._live
 
     def live_name(self, key: str) -> str | None:
         """Return the live name for `key`, None when no persistent tensor answers to it."""
@@ -67,7 +67,8 @@ class KeyResolver:
             yield self.prefix + key
 
 
-def _without_adapter(name: str) -> str:
+def without_adapter(name: str) -> str:
+    """Return the name that a tensor has in the base model, without what PEFT puts around it."""
     plain = name.removeprefix("base_model.model.")
     for segment in (".base_layer.", ".original_module."):
         plain = plain.replace(segment, ".")
@@ -101,6 +102,14 @@ def identity_reason(facts: Facts) -> str | None:
 
 def _quantised(config: Mapping[str, Any] | None) -> bool:
     return bool(config and config.get("quantization_config"))
+
+
+def unread_files(checkpoint: CheckpointFacts) -> tuple[str, ...]:
+    """Files that count and whose keys are unknown because their header could not be read."""
+    named = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
+    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
+    read = {entry.file for entry in checkpoint.entries}
+    return tuple(sorted(file for file in broken - read if named is None or file in named))
 
 
 def list_lengths(names: Iterable[str]) -> dict[str, int]:

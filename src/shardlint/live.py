@@ -38,6 +38,9 @@ class LiveTarget:
     The live objects that a heavy rule may read, and its limits.
 
     `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
+    `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
+    files. `renames` are the owner's renamings of checkpoint keys. `external` describes tensors outside the module
+    (`shardlint.weights.ExternalState`).
     """
 
     model: Any = None
@@ -46,3 +49,7 @@ class LiveTarget:
     max_memory: int | None = None
     progress: Callable[[int, int, str], None] | None = None
     settings: dict[str, Any] = field(factory=dict)
+    sample: float = 1.0
+    reports: Path | None = None
+    renames: tuple[tuple[str, str], ...] = ()
+    external: Any = None

@@ -82,10 +82,10 @@ class Decision:
     selector: str
     severity_from: str = ""
 
-    def selected(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> SelectedRule:
-        """The rule ready to run, with its options from `options` (code to options as users write them)."""
-        given = (options or {}).get(self.rule.rule_class.code)
-        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=given)
+    def selected(self, options: Mapping[str, Any] | None = None) -> SelectedRule:
+        """The rule ready to run, with its options from `options` (code to an instance of its options class)."""
+        chosen = (options or {}).get(self.rule.rule_class.code)
+        return to_selected(self.rule, explicit=self.explicit, severity=self.severity, options=chosen)
 
 
 @frozen(kw_only=True)
@@ -100,7 +100,7 @@ class Selection:
     diagnostics: tuple[Finding, ...] = ()
     engine: Mapping[str, Severity | None] = field(factory=dict)
 
-    def to_run(self, options: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[SelectedRule, ...]:
+    def to_run(self, options: Mapping[str, Any] | None = None) -> tuple[SelectedRule, ...]:
         """The enabled rules, ready for the runner."""
         return tuple(item.selected(options) for item in self.decisions if item.enabled)
 

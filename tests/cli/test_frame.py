@@ -92,9 +92,11 @@ def test_the_examples_in_the_help_are_real_usage():
                 assert used <= FLAGS[used_by], f"{name}: {line}"
 
 
-def test_every_command_says_what_it_does_in_the_overview(run):
+def test_every_command_says_what_it_does_in_the_overview(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     shown = run("--help")
     assert shown.status == 0
+    assert not any(line.endswith("...") for line in shown.out.splitlines()[1:]), "a summary is cut short"
     for name in COMMANDS:
         summary = import_module(f"shardlint.cli.commands.{name}").command.get_short_help_str(300)
         assert summary

@@ -149,8 +149,9 @@ CONTRACT = """\
 contract:
   name: acme-moe
   probes:
-    - {glob: "model.embed*", required: false, stages: [load, step], comparison: numeric, replica-check: true}
+    - {glob: "model.embed*", required: false, stages: [load, train], comparison: numeric, replica-check: true}
     - glob: "head.weight"
+    - "norm.weight"
   invariants:
     - {name: rope, checker: "acme.checks:rope.whole", phase: structure}
   training-only-targets: ["value_head.*"]
@@ -165,9 +166,9 @@ contract:
     deterministic-replay: true
     processor-revision-required: true
   shared-state: [{name: kv, producers: ["layers.0"], consumers: ["layers.1"]}]
-  topology: [{name: ep-divides, axis: ep, divides: 64}]
-  parity-cases: [{name: attention, module: "layers.0.attn"}]
-  replacements: [{pattern: "layers.*.mlp", replacement: MoE}]
+  topology: [{axis: ep, divides: num_experts, minimum: 2}, {axis: tp, divides: 64}]
+  parity-cases: [{name: attention, module: "layers.0.attn", reference: "acme.reference:attention"}]
+  replacements: [{pattern: "layers.*.mlp", replacement: MoE}, Linear]
   placeholders: [Stub]
   lazy-buffers: ["*.cache"]
 """
@@ -179,14 +180,19 @@ def test_the_whole_contract(folder):
     assert contract["probes"][0] == {
         "glob": "model.embed*",
         "required": False,
-        "stages": ("load", "step"),
+        "stages": ("load", "train"),
         "comparison": "numeric",
         "replica-check": True,
     }
     assert contract["invariants"] == ({"name": "rope", "checker": "acme.checks:rope.whole", "phase": "structure"},)
     assert contract["data"]["modality-fields"] == {"image": ("pixel_values",)}
     assert contract["data"]["labels-shifted"] is False
-    assert contract["topology"] == ({"name": "ep-divides", "axis": "ep", "divides": 64},)
+    assert contract["probes"][1:] == ({"glob": "head.weight"}, {"glob": "norm.weight"})
+    assert contract["topology"] == (
+        {"axis": "ep", "divides": "num_experts", "minimum": 2},
+        {"axis": "tp", "divides": 64},
+    )
+    assert contract["replacements"][1] == {"pattern": "Linear"}
     assert set(contract) == {key.name for key in next(key for key in SETTINGS.keys if key.name == "contract").kind.keys}
 
 
@@ -210,8 +216,10 @@ contract:
   probes: [{comparison: fuzzy, glob: ""}, {required: sometimes}]
   invariants:
     - {name: "", checker: "no colon", phase: runtime}
+    - {name: a, checker: "m:f"}
+    - {name: a, checker: "m:g"}
   data: [x]
-  topology: [{axis: ep}]
+  topology: [{minimum: 0, divides: []}]
   shared-state: kv
 checkpoint: {renames: [{from: a}]}
 packs: {local: [~]}
@@ -249,13 +257,17 @@ report: text
         "shardlint.yaml:16:54: contract.probes[1].required: expected true or false, got 'sometimes'",
         "shardlint.yaml:18:14: contract.invariants[0].name: expected a name, got an empty string",
         "shardlint.yaml:18:27: contract.invariants[0].checker: expected package.module:name, got 'no colon'",
-        "shardlint.yaml:19:9: contract.data: expected a mapping, got a list",
-        "shardlint.yaml:20:14: contract.topology[0]: expected the key 'name' (a name), got a mapping without it",
-        "shardlint.yaml:21:17: contract.shared-state: expected a list, got 'kv'",
-        "shardlint.yaml:22:24: checkpoint.renames[0]: expected the key 'to' (a key or pattern),"
+        "shardlint.yaml:20:14: contract.invariants[2].name: expected each name once, got 'a' again (first at line 19)",
+        "shardlint.yaml:21:9: contract.data: expected a mapping, got a list",
+        "shardlint.yaml:22:14: contract.topology[0]: expected the key 'axis' (a name), got a mapping without it",
+        "shardlint.yaml:22:24: contract.topology[0].minimum: expected an integer of at least 1, got 0",
+        "shardlint.yaml:22:36: contract.topology[0].divides: expected a number or a configuration key,"
+        " got an empty list",
+        "shardlint.yaml:23:17: contract.shared-state: expected a list, got 'kv'",
+        "shardlint.yaml:24:24: checkpoint.renames[0]: expected the key 'to' (a key or pattern),"
         " got a mapping without it",
-        "shardlint.yaml:23:17: packs.local[0]: expected a path relative to this file, got nothing",
-        "shardlint.yaml:24:9: report: expected a mapping, got 'text'",
+        "shardlint.yaml:25:17: packs.local[0]: expected a path relative to this file, got nothing",
+        "shardlint.yaml:26:9: report: expected a mapping, got 'text'",
     ]
 
 
@@ -474,11 +486,11 @@ def test_cycles_and_missing_files_are_told_at_the_line_that_names_them(folder):
     with pytest.raises(ConfigError) as error:
         load_settings(folder)
     assert [str(problem) for problem in error.value.problems] == [
-        "b.yaml:2:15: lint.heavy: expected true or false, got 3",
-        "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
         "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is no file",
+        "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
+        "b.yaml:2:15: lint.heavy: expected true or false, got 3",
     ]
-    assert error.value.problems[2].source_line == "extends: [a.yaml, gone.yaml]"
+    assert error.value.problems[0].source_line == "extends: [a.yaml, gone.yaml]"
 
 
 def test_extending_itself_is_a_cycle():
@@ -554,7 +566,9 @@ def test_the_schema_covers_every_key():
             yield (where := f"{path}.{name}" if path else name)
             yield from keys(inner, where)
             for candidate in (inner, *inner.get("anyOf", ())):
-                yield from keys(candidate.get("items", {}), f"{where}[]")
+                items = candidate.get("items", {})
+                for item in (items, *items.get("anyOf", ())):
+                    yield from keys(item, f"{where}[]")
 
     assert set(keys(schema)) == {path for path, _ in all_keys()}
     assert schema["additionalProperties"] is False

@@ -55,6 +55,7 @@ def test_an_empty_table_is_no_line():
 def test_plain_values():
     assert plain((1, 2, 3)) == "[1, 2, 3]"
     assert plain(("a", "b")) == "a, b"
+    assert plain(()) == "none"
     assert plain({"a": (1,), "b": None}) == "{a: [1], b: none}"
     assert (plain(True), plain(1), plain(0), plain(False)) == ("yes", "1", "0", "no")
     assert plain(tuple(f"k{i}" for i in range(20))).endswith("k7, ... 12 more")

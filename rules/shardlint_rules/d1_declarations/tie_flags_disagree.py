@@ -75,10 +75,12 @@ def _untied_pairs(model: ModelFacts) -> Iterator[tuple[str, str]]:
 
 
 def _without_source(facts: Facts, model: ModelFacts) -> set[str]:
-    """The live names that the checkpoint does not fill, from the load report or else from headers."""
+    """The live names that the checkpoint does not fill, from the load report, the plan, or else from headers."""
     report = retained_report(facts)
     if report is not None:
         return set(report.missing)
+    if facts.plan is not None:
+        return {tensor.name for tensor in facts.plan.tensors if tensor.status.startswith("missing")}
     if facts.checkpoint is None:
         raise NotEvaluated(
             f"whether both ends of the tie are stored is unknown: {facts.why_absent(Section.CHECKPOINT)}"

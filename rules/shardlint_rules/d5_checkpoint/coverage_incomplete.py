@@ -11,6 +11,7 @@ from shardlint.coverage import (
     TargetClass,
     coverage,
     iter_unexplained,
+    planned_coverage,
     retained_report,
     stored_coverage,
 )
@@ -23,9 +24,9 @@ class CoverageIncomplete(Rule):
 
     ## What it does
     Classifies every key of `state_dict()` and every stored key that found no place: from the retained load report, or,
-    without one, from the headers of the checkpoint where its keys are the live names. Ties, buffers that are not
-    stored, old derived buffers, layers cut by the configuration, heads of another class and the contract's exclusions
-    are accounted for. The finding names the nearest candidates on the other side.
+    without one, from the load plan, which follows the renamings and conversions of the loader over the headers. Ties,
+    buffers that are not stored, old derived buffers, layers cut by the configuration, heads of another class and the
+    contract's exclusions are accounted for. The finding names the nearest candidates on the other side.
 
     ## Why it is unsafe
     A live tensor without a source keeps its random initialisation; a stored key without a target is trained knowledge
@@ -40,22 +41,21 @@ class CoverageIncomplete(Rule):
     name = "coverage-incomplete"
     phase = Phase.D5
     severity = Severity.ERROR
-    needs = (Section.MODEL,)
     related_config = ("contract.training_only_targets", "contract.inference_only_sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        report = retained_report(facts)
-        if report is None and facts.checkpoint is None:
-            raise NotEvaluated(f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (NOT_LOADED)")
-        found = coverage(facts) if report else stored_coverage(facts)
-        assert found is not None
+        found = _found(facts)
         near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
+        failed = {item.name: item.reason for item in facts.plan.tensors if item.status == "error"} if facts.plan else {}
         for key, kind in iter_unexplained(found):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
-            yield self._finding(found, key, kind, candidates.near(key))
+            yield self._finding(found, key, kind, candidates.near(key), failed.get(key, ""))
 
-    def _finding(self, found: Coverage, key: str, kind: TargetClass | SourceClass, near: tuple[str, ...]) -> Finding:
+    def _finding(
+        self, found: Coverage, key: str, kind: TargetClass | SourceClass, near: tuple[str, ...], failure: str
+    ) -> Finding:
         severity, text = _SAYINGS[kind]
+        text += f": its conversion fails ({failure.replace('{', '{{').replace('}', '}}')})" if failure else ""
         hint = f"; the nearest on the other side: {', '.join(near)}" if near else ""
         return self.finding(
             subject=key,
@@ -65,6 +65,21 @@ class CoverageIncomplete(Rule):
             evidence={"class": kind.value, "basis": found.basis, "nearest": near},
             key=kind.value,
         )
+
+
+def _found(facts: Facts) -> Coverage:
+    """The coverage from what there is: the load report, the plan, else the headers of a plain mapping."""
+    if retained_report(facts) is not None and facts.model is not None:
+        reported = coverage(facts)
+        assert reported is not None
+        return reported
+    if facts.plan is not None:
+        return planned_coverage(facts)
+    if facts.model is None:
+        raise NotEvaluated(f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}")
+    if facts.checkpoint is None:
+        raise NotEvaluated(f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (NOT_LOADED)")
+    return stored_coverage(facts)
 
 
 def _open(found: Coverage) -> tuple[str, ...]:

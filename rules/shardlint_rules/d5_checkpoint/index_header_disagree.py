@@ -78,10 +78,13 @@ class _Wants:
     """Says in words whether the live model wants a key."""
 
     def __init__(self, facts: Facts) -> None:
+        self._planned = facts.plan.names_by_key() if facts.plan else None
         self._unknown = identity_reason(facts)
         self._resolver = KeyResolver(facts.model) if facts.model and not self._unknown else None
 
     def __call__(self, key: str) -> str:
+        if self._planned is not None and key in self._planned:
+            return f"the live model wants it as {self._planned[key][0]}"
         if self._resolver is None:
             return "whether the live model wants it is unknown"
         name = self._resolver.live_name(key)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.coverage import retained_report
-from shardlint.facts import CheckpointFacts, ModelFacts
-from shardlint.keys import KeyResolver, identity_reason
+from shardlint.facts import CheckpointFacts, ModelFacts, PlanFacts, TensorPlan
+from shardlint.keys import KeyResolver, identity_reason, unread_files
 
 Shape = tuple[int, ...]
 
@@ -17,8 +17,8 @@ class ShapeMismatch(Rule):
     A stored tensor has another shape than the live tensor that it is for.
 
     ## What it does
-    Reports what the load report calls mismatched, and compares the shapes of headers with the global shapes of live
-    tensors where the checkpoint's keys are the live names. It says so when the sizes are the same in another order.
+    Reports what the load report calls mismatched, and compares the global shapes of live tensors with the shapes that
+    their sources have after the conversions of the load plan. It says so when the sizes are the same in another order.
 
     ## Why it is unsafe
     A loader that is told to ignore mismatched sizes leaves the live tensor at its random initialisation. A transposed
@@ -33,24 +33,49 @@ class ShapeMismatch(Rule):
     name = "shape-mismatch"
     phase = Phase.D5
     severity = Severity.ERROR
-    needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         report = retained_report(facts)
-        if report is None and facts.checkpoint is None:
-            raise NotEvaluated(f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)}")
         told = set()
         for item in report.mismatched if report else ():
             told.add(item.key)
             yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
-        reason = identity_reason(facts)
+        if facts.plan is not None:
+            yield from self._from_plan(facts.plan, told)
+            if facts.plan.unread:
+                raise NotEvaluated(f"no shapes could be read from {', '.join(facts.plan.unread)}")
+            return
+        reason = _reason(facts)
         if reason and report is None:
             raise NotEvaluated(reason)
         if reason or facts.checkpoint is None or facts.model is None:
             return
         yield from self._from_headers(facts.model, facts.checkpoint, told)
-        if unread := _unread(facts.checkpoint):
+        if unread := unread_files(facts.checkpoint):
             raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
+
+    def _from_plan(self, plan: PlanFacts, told: set[str]) -> Iterator[Finding]:
+        for tensor in plan.tensors:
+            if tensor.status != "mismatched" or tensor.name in told or tensor.converted_shape is None:
+                continue
+            if tensor.operations:
+                yield self._converted(tensor, tensor.converted_shape)
+            else:
+                yield self._finding(tensor.name, tensor.sources[0], tensor.converted_shape, tensor.shape)
+
+    def _converted(self, tensor: TensorPlan, shape: Shape) -> Finding:
+        how = " and ".join(tensor.operations)
+        return self.finding(
+            subject=tensor.name,
+            message=f"{tensor.name}: expected {how} of {len(tensor.sources)} stored tensors to give "
+            f"{list(tensor.shape)}, found {list(shape)}{_hint(shape, tensor.shape)}",
+            evidence={
+                "keys": tensor.sources[:50],
+                "converted_shape": shape,
+                "live_shape": tensor.shape,
+                "relation": _relation(shape, tensor.shape),
+            },
+        )
 
     def _from_headers(self, model: ModelFacts, checkpoint: CheckpointFacts, told: set[str]) -> Iterator[Finding]:
         resolver, tensors = KeyResolver(model), model.tensor_by_name()
@@ -77,6 +102,15 @@ class ShapeMismatch(Rule):
         )
 
 
+def _reason(facts: Facts) -> str | None:
+    """Why nothing can be compared without a plan."""
+    if facts.model is None:
+        return f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}"
+    if facts.checkpoint is None and retained_report(facts) is None:
+        return f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)}"
+    return identity_reason(facts)
+
+
 def _relation(stored: Shape, live: Shape) -> str:
     if stored == live[::-1]:
         return "transposed"
@@ -101,11 +135,3 @@ def _hint(stored: Shape, live: Shape) -> str:
         "reshaped": ", which has as many elements",
     }
     return hints.get(_relation(stored, live), "")
-
-
-def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Files that count and whose header could not be read."""
-    counting = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
-    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
-    read = {entry.file for entry in checkpoint.entries}
-    return sorted(file for file in broken - read if counting is None or file in counting)

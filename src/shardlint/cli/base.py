@@ -38,13 +38,16 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
-                section = "Help" if parameter.name == "help" else getattr(parameter, "section", "Options")
+                section = "Help" if "--help" in parameter.opts else getattr(parameter, "section", "Options")
                 sections.setdefault(section, []).append(record)
+        sections["Help"] = sections.pop("Help", [])
         for title, records in sections.items():
+            if not records:
+                continue
             with formatter.section(title):
                 formatter.write_dl(records, col_max=34)
 
@@ -73,33 +76,6 @@ class Group(click.Group):
 def option(section: str, *names: str, **attributes: Any) -> Callable[[_F], _F]:
     """A click option in a section of the help."""
     return click.option(*names, cls=SectionOption, section=section, **attributes)
-
-
-def split_lists(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Callback: the items of repeated options, each of which may be a comma list."""
-    items = [item.strip() for value in values for item in value.split(",")]
-    if not all(items):
-        raise click.BadParameter("expected names separated by commas, got an empty one", ctx, parameter)
-    return tuple(items)
-
-
-def assignments(
-    expected: str, *, distinct: bool = True
-) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], dict[str, str]]:
-    """Callback: repeated `name=value` options as a mapping. `expected` describes one of them."""
-
-    def convert(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for value in values:
-            name, equals, text = value.partition("=")
-            if not (name.strip() and equals):
-                raise click.BadParameter(f"expected {expected}, got {value!r}", ctx, parameter)
-            if distinct and name.strip() in found:
-                raise click.BadParameter(f"{name.strip()!r} is given twice", ctx, parameter)
-            found[name.strip()] = text
-        return found
-
-    return convert
 
 
 def echo(lines: str | Iterable[str]) -> None:

@@ -35,6 +35,19 @@ def stacked(*decorators: Callable[[Any], Any]) -> Callable[[_F], _F]:
     return apply
 
 
+def format_option(*names: str) -> Callable[[_F], _F]:
+    """`--output-format` of a command that prints one thing in one of several formats; the first is the default."""
+    return option(
+        "Output",
+        "--output-format",
+        type=click.Choice(names),
+        metavar="FORMAT",
+        default=names[0],
+        show_default=True,
+        help=f"How to print it: {', '.join(names[:-1])} or {names[-1]}.",
+    )
+
+
 color_option = option(
     "Output",
     "--color",

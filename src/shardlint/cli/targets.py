@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
-from .base import assignments, option
+from .base import option
 from .session import stacked
 
 if TYPE_CHECKING:
@@ -32,15 +32,14 @@ target_options: Callable[[Any], Any] = stacked(
         "Target",
         "--contract",
         metavar="MODULE:NAME",
-        help="The contract to hold the model to, or a function without arguments that returns it.",
+        help="The contract to hold the model to, or a function that returns it; wins over all others.",
     ),
     option(
         "Target",
         "--arg",
         multiple=True,
         metavar="NAME=VALUE",
-        callback=assignments("NAME=VALUE"),
-        help="An argument for the builder; numbers, true, false and none are read as such. Repeatable.",
+        help="A keyword argument for the builder; numbers, true, false and null are read as such. Repeatable.",
     ),
 )
 
@@ -52,20 +51,29 @@ class Request:
     target: str
     checkpoint: str | None = None
     contract: str | None = None
-    arguments: dict[str, str] | None = None
+    arguments: tuple[str, ...] = ()
 
 
 def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Facts, LiveTarget | None]:
-    """The facts of the target, and the live objects behind them when there are any."""
-    from pathlib import Path
+    """
+    The facts of the target, and the live objects behind them when there are any.
 
-    from ..facts.codec import decode_facts
+    What a builder prints goes to standard error, so that it cannot end up inside a report. Raises `TargetError`.
+    """
+    from ..api import live_of
+    from ..collect import collect_resolved, resolve
 
-    return decode_facts(Path(request.target).read_bytes()), None
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """What a builder prints must not end up inside a report."""
     with contextlib.redirect_stdout(sys.stderr):
-        yield
+        resolved = resolve(request.target, request.arguments)
+        facts = collect_resolved(
+            resolved,
+            registry=registry,
+            settings=settings,
+            contract=request.contract,
+            checkpoint=request.checkpoint,
+        )
+    target = resolved.target
+    if target is None or target.model is None:
+        return facts, None
+    checkpoint = request.checkpoint or target.checkpoint
+    return facts, live_of(evolve(target, checkpoint=checkpoint))

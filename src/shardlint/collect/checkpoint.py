@@ -12,6 +12,7 @@ from .companions import read_config, read_index
 from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
 from .headers import quoted, read_header
 from .stored_bytes import ByteComparer
+from .targets import TargetError
 
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -22,7 +23,7 @@ _LOOKED_FOR = (
 )
 
 
-class CheckpointError(Exception):
+class CheckpointError(TargetError):
     """A path that is no checkpoint at all. The text says what was expected, what is there and what to do."""
 
 

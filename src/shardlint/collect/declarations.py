@@ -45,10 +45,16 @@ def _declaration(module: Any, fqn: str) -> ClassDeclaration:
         tied_weights_form=type(tied).__name__,
         tied_weights_names=() if isinstance(tied, Mapping) else _texts(tied),
         active_ties=_text_mapping(own(module, "all_tied_weights_keys")),
+        tie_word_embeddings=_tie_flag(own(module, "config")),
         base_model_prefix=prefix,
         base_model_present=bool(prefix) and own(module, prefix) is not None,
         **{field: _texts(own(module, name)) for field, name in _SEQUENCES.items()},
     )
+
+
+def _tie_flag(config: Any) -> bool | None:
+    flag = config.get("tie_word_embeddings") if isinstance(config, Mapping) else read(config, "tie_word_embeddings")
+    return flag if isinstance(flag, bool) else None
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any
 
-from ..facts import FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
+from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..names import natural_key
 from .declarations import declarations, rebuildable_buffers
+from .matching import matches_type
 from .plain import plain_mapping, printable
 from .reading import author_type, class_attribute, own, qualified, read, signature_text
 from .tensors import TensorReader
@@ -40,14 +41,36 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
             modules=len(modules),
             parameters=len(parameters),
             buffers=len(tensors) - len(parameters),
-            parameter_elements=sum(tensor.numel for tensor in parameters if tensor.unreadable is None),
+            parameter_elements=sum([math.prod(tensor.shape) for tensor in parameters if tensor.unreadable is None]),
         ),
         wrappers=tuple(_wrapper(item) for item in walk.modules if item.wrapper),
         rebuildable_buffers=rebuildable_buffers(walk),
         declarations=declarations(walk),
         aliases_cut=tuple(walk.cut),
         cycles=tuple(walk.cycles),
+        key_mapping=key_mapping(walk.root),
     )
+
+
+def key_mapping(model: Any) -> str | None:
+    """
+    How checkpoint keys become live names: `identity`, or `conversions` when Transformers registers some for the model.
+
+    Of a model that PEFT wraps, the mapping of the model inside. A quantised model is stored in parts, so its keys are
+    never its names. None when the installed Transformers does not say.
+    """
+    if any(base.__name__ == "PeftModel" for base in type(model).__mro__):
+        model = read(read(model, "base_model"), "model", model)
+    if not any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__):
+        return "identity"
+    if read(model, "hf_quantizer") is not None:
+        return "conversions"
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+
+        return "conversions" if get_model_conversion_mapping(model, add_legacy=False) else "identity"
+    except Exception:  # a private function: gone, moved, or unable to read this model
+        return None
 
 
 def config_of(model: Any) -> FrozenDict | None:
@@ -64,18 +87,12 @@ def config_of(model: Any) -> FrozenDict | None:
 
 def architectures_of(config: FrozenDict | None) -> tuple[str, ...]:
     """`config.architectures`, empty when it is absent or no sequence of names."""
-    names = (config or {}).get("architectures")
+    names = (config or EMPTY).get("architectures")
     return tuple(name for name in names if isinstance(name, str)) if isinstance(names, tuple) else ()
 
 
-def type_names(kind: type) -> tuple[str, ...]:
-    """Every name by which a glob may mean the class: bare and qualified, its own and those of its bases."""
-    bases = [base for base in kind.__mro__ if base.__module__ not in ("builtins", "torch.nn.modules.module")]
-    return tuple(name for base in bases for name in (base.__name__, f"{base.__module__}.{base.__qualname__}"))
-
-
 def _text(config: FrozenDict | None, key: str) -> str | None:
-    value = (config or {}).get(key)
+    value = (config or EMPTY).get(key)
     return value if isinstance(value, str) and value else None
 
 
@@ -144,8 +161,7 @@ class _ModuleReader:
         for mark in _PLACEHOLDER_MARKS:
             if _is_true(class_attribute(kind, mark)):
                 return f"its class says {mark}"
-        names = type_names(kind)
-        glob = next((glob for glob in self.globs if any(fnmatchcase(name, glob) for name in names)), None)
+        glob = next((glob for glob in self.globs if matches_type(glob, kind)), None)
         return f"its class matches the contract's placeholder {glob!r}" if glob else None
 
 

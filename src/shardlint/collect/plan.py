@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
 from .planner import Exclusions, make_plan
 from .planning import LoaderRules, PlanUnknownError
 from .stored_bytes import ByteComparer
 
-__all__ = ["Exclusions", "PlanUnknownError", "collect_plan"]
+__all__ = ["Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
 
 
 def collect_plan(
@@ -64,6 +66,16 @@ def _compared(
         return tie
     first, second = (stored[end.sources[0]] for end in ends)
     return evolve(tie, equal=True if first is second else comparer.equal(first, second))
+
+
+def exclusions_of(contract: ContractFacts | None) -> Exclusions:
+    """Return what the contract declares as intended: globs (case-sensitive `fnmatch`) of tensors and of stored keys."""
+    if contract is None:
+        return Exclusions()
+    return Exclusions(
+        tensors=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.training_only_targets),
+        keys=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.inference_only_sources),
+    )
 
 
 def _require_headers(checkpoint: CheckpointFacts) -> None:

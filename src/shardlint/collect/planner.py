@@ -133,7 +133,13 @@ class _Planner:
         elif _DERIVED.search(name):
             reason = "derived"
         return LeftoverKey(
-            key=entry.key, file=entry.file, shape=entry.shape, renamed=name, reason=reason, pattern=pattern
+            key=entry.key,
+            file=entry.file,
+            dtype=entry.dtype,
+            shape=entry.shape,
+            renamed=name,
+            reason=reason,
+            pattern=pattern,
         )
 
     def _load(self, name: str, group: _Group) -> None:
@@ -266,4 +272,4 @@ def _combined(patterns: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _first(patterns: Sequence[tuple[str, re.Pattern[str]]], name: str) -> str:
-    return next((text for text, pattern in patterns if pattern.search(name)), "")
+    return next((text for text, pattern in patterns if pattern.search(name)), "")  # globs are anchored by themselves

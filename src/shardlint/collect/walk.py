@@ -8,7 +8,7 @@ registries in its `__dict__`, so overridden `named_modules`, `__getattr__` and p
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attrs import define, field, frozen
@@ -198,50 +198,46 @@ class _Walker:
 
     def enter(self, module: Any, name: str) -> None:
         number = id(module)
-        if number in self.path:
-            self.walk.cycles.append(name)
-            return
         record = self.modules.get(number)
         if record is None:
-            record = self._new_record(module, name)
-            if record is None:
-                return
+            try:
+                values = object.__getattribute__(module, "__dict__")
+            except AttributeError:
+                return  # what stands in the registry is no module
+            record = self.modules[number] = WalkedModule(module, name, values)
+            if self._segment(type(module)):
+                self._mark_wrapper(record)
+        elif number in self.path:
+            self.walk.cycles.append(name)
+            return
         elif len(record.names) >= ALIAS_LIMIT or self.revisits >= REVISIT_LIMIT:
             self.cut[number] = record
             return
         else:
             self.revisits += 1
             record.names.append(name)
-        values = record.values
-        if values.get("_parameters"):
-            self._add(values["_parameters"], "parameter", name, ())
-        if values.get("_buffers"):
-            self._add(values["_buffers"], "buffer", name, values.get("_non_persistent_buffers_set") or ())
-        children = values.get("_modules")
-        if children:
+            values = record.values
+        if tensors := values.get("_parameters"):
+            self._add(tensors, "parameter", name, ())
+        if tensors := values.get("_buffers"):
+            self._add(tensors, "buffer", name, values.get("_non_persistent_buffers_set") or ())
+        if children := values.get("_modules"):
             self.path.add(number)
             # A copy: a hostile child may change the registry while it is read.
             self.stack.append((record, name, iter(list(children.items()))))
 
-    def _new_record(self, module: Any, name: str) -> WalkedModule | None:
-        try:
-            values = object.__getattribute__(module, "__dict__")
-        except AttributeError:
-            return None  # what stands in the registry is no module
-        if "_modules" not in values and self.modules:
-            return None
-        kind = type(module)
-        record = self.modules[id(module)] = WalkedModule(module, name, values)
+    def _segment(self, kind: type) -> tuple[str, str] | None:
         if kind not in self.segments:
             self.segments[kind] = wrapper_segment(kind)
-        segment = self.segments[kind]
-        if segment is not None:
-            inner = registry(module, "_modules").get(segment[0])
-            if inner is not None:
-                record.wrapper, record.wrapped = segment[1], inner
-        return record
+        return self.segments[kind]
 
-    def _add(self, items: Mapping[Any, Any], kind: str, prefix: str, hidden: Container[Any]) -> None:
+    def _mark_wrapper(self, record: WalkedModule) -> None:
+        segment, wrapper = self._segment(type(record.module)) or ("", "")
+        inner = registry(record.module, "_modules").get(segment)
+        if inner is not None:
+            record.wrapper, record.wrapped = wrapper, inner
+
+    def _add(self, items: Mapping[Any, Any], kind: str, prefix: str, hidden: Collection[Any]) -> None:
         tensors = self.tensors
         for key, tensor in list(items.items()):
             if tensor is None:

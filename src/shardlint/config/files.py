@@ -9,11 +9,11 @@ from pathlib import Path
 from attrs import frozen
 
 from ..source import Source
-from .kinds import Reader, Value
 from .nodes import MAX_BYTES, Kind, Node, RefusedError, Text
 from .problems import ConfigProblem
 from .schema import SETTINGS
 from .toml_source import read_toml
+from .values import Reader, Value
 from .yaml_source import read_yaml
 
 YAML_NAMES = (".shardlint.yaml", "shardlint.yaml", ".shardlint.yml", "shardlint.yml")
@@ -45,21 +45,36 @@ def find_config(start: Path) -> Found:
     """
     folder = start.absolute()
     for place in (folder, *folder.parents):
-        names = [name for name in YAML_NAMES if (place / name).is_file()]
+        names = [name for name in YAML_NAMES if is_file(place / name)]
         names += [PYPROJECT] if _has_table(place / PYPROJECT) else []
         if names:
             winner, *losers = names
             return Found(
                 place / winner, tuple(f"{shown(place / name)} is not read: {winner} wins over it" for name in losers)
             )
-        if (place / ".git").exists():
+        if _exists(place / ".git"):
             break
     return Found(None)
 
 
+def is_file(path: Path) -> bool:
+    """Whether the path is a regular file; one that may not be looked at is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _has_table(path: Path) -> bool:
     """Whether the file has a [tool.shardlint] table, or names shardlint and is no TOML, which reading will tell."""
-    if not path.is_file():
+    if not is_file(path):
         return False
     try:
         text = _text(path)

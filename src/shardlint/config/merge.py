@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from .kinds import Value
 from .schema import all_keys
+from .values import Value
 
 _APPENDED = frozenset(path for path, key in all_keys() if key.appends)
 _FORGOTTEN = ("select", "extend-select", "ignore")

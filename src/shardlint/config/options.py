@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..names import did_you_mean
@@ -16,15 +16,15 @@ from .problems import ConfigError, ConfigProblem
 from .settings import Settings
 
 
-def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[str, Mapping[str, Any]]:
+def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[str, Any]:
     """
-    The options of every rule that `lint.options` configures, by code, for `Selection.to_run`.
+    The options instance of every rule that `lint.options` configures, by code, for `Selection.to_run`.
 
     Raises `ConfigError` naming every unknown rule, every unknown option and every wrong value with its place.
     """
     by_text = {text: item.rule_class for item in rules for text in (item.rule_class.code, item.rule_class.name)}
     problems: list[ConfigProblem] = []
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Any] = {}
     for text, data in settings.options.items():
         rule = by_text.get(text)
         if rule is None:
@@ -34,25 +34,29 @@ def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[st
             message = "expected the options of a rule once, got them by code and by name"
             problems.append(_problem(settings, text, "", message))
         else:
-            found[rule.code] = data
-            problems.extend(_refused(settings, text, rule, data))
+            found[rule.code] = _built(settings, text, rule, data, problems)
     if problems:
         raise ConfigError(problems)
     return found
 
 
-def _refused(settings: Settings, text: str, rule: type[Rule], data: Mapping[str, Any]) -> Iterator[ConfigProblem]:
-    """A problem for each option that the rule refuses; alone first, then all together (one given twice)."""
-    alone = [(key, {key: value}) for key, value in data.items()]
-    refused = False
-    for key, given in [*alone, ("", data)]:
-        if refused and not key:
-            return
+def _built(
+    settings: Settings, text: str, rule: type[Rule], data: Mapping[str, Any], problems: list[ConfigProblem]
+) -> Any:
+    """The options instance, None after noting a problem for each option that the rule refuses."""
+    before = len(problems)
+    for key, value in data.items():
         try:
-            build(rule, given)
+            build(rule, {key: value})
         except RuleOptionsError as error:
-            refused = True
-            yield _problem(settings, text, key, _told(rule, error))
+            problems.append(_problem(settings, text, key, _told(rule, error)))
+    if len(problems) > before:
+        return None
+    try:
+        return build(rule, data)
+    except RuleOptionsError as error:  # each is right, but not all together: one was given twice
+        problems.append(_problem(settings, text, "", _told(rule, error)))
+        return None
 
 
 def _told(rule: type[Rule], error: RuleOptionsError) -> str:

@@ -10,6 +10,7 @@ from ..names import printable
 
 _WIDTH = 100
 _SHOWN = 50
+_LONG = 600
 
 
 @frozen(kw_only=True)
@@ -30,7 +31,7 @@ class ConfigProblem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         parts = [place, self.key, self.message] if self.key else [place, self.message]
-        return ": ".join(printable(part) for part in parts)
+        return ": ".join(_cut(printable(part)) for part in parts)
 
     def render(self) -> str:
         """The problem, and below it the line with a caret when the place is known."""
@@ -41,6 +42,11 @@ class ConfigProblem:
         shown = printable(self.source_line[start : start + _WIDTH].replace("\t", " "))
         before = printable(self.source_line[start : self.column - 1].replace("\t", " "))
         return f"{self}\n  {number} | {shown}\n  {' ' * len(number)} | {' ' * len(before)}^"
+
+
+def _cut(text: str) -> str:
+    """The text without its middle when it is very long: a key may have any length."""
+    return text if len(text) <= _LONG else f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
 
 
 class ConfigError(Exception):

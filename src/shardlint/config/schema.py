@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..suppress import check_rule
-from .kinds import Boolean, Choice, Date, FilePath, Free, Integer, Key, ListOf, MapOf, String, Table
+from .kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
+from .tables import Free, Key, ListOf, MapOf, Table
 
 VERSION = 1
+PHASES = ("structure", "materialization", "checkpoint", "runtime")
+STAGES = ("build", "load", "train", "save")
+COMPARISONS = ("exact", "numeric")
 LEVELS = ("error", "warning", "info")
 _CHECKER = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 
@@ -29,6 +33,8 @@ _NAME = String(wanted="a name")
 _GLOB = String(wanted="a glob")
 _NAMES = ListOf(item=_NAME, bare=True)
 _GLOBS = ListOf(item=_GLOB, bare=True)
+_SOME_NAMES = ListOf(item=_NAME, bare=True, minimum=1)
+_SOME_GLOBS = ListOf(item=_GLOB, bare=True, minimum=1)
 _SELECTORS = ListOf(item=String(wanted="a selector"), bare=True)
 _IMPORT = String(wanted="package.module:name", check=_checker, pattern=f"^{_CHECKER}$")
 _SUPPRESSIBLE = String(wanted="the code or name of a rule", check=check_rule)
@@ -37,18 +43,17 @@ PROBE = Table(
     (
         Key("glob", _GLOB, "Case-sensitive glob over parameter FQNs.", required=True),
         Key("required", Boolean(), "Whether it is an error when it matches no parameter.", default=True),
-        Key("stages", _NAMES, "The stages in which the parameters are compared."),
-        Key("comparison", Choice(("exact", "numeric")), "How values are compared.", default="exact"),
+        Key("stages", ListOf(item=Choice(STAGES), bare=True), "When values are compared; always when not set."),
+        Key("comparison", Choice(COMPARISONS), "How values are compared.", default="exact"),
         Key("replica-check", Boolean(), "Whether replicas must be equal.", default=False),
-    )
+    ),
+    short="glob",
 )
 INVARIANT = Table(
     (
         Key("name", _NAME, "The invariant's name.", required=True),
         Key("checker", _IMPORT, "The function that checks it, as package.module:name.", required=True),
-        Key(
-            "phase", _NAME, "structure, materialization, checkpoint or runtime; D101 reports any other.", required=True
-        ),
+        Key("phase", _NAME, f"{', '.join(PHASES)}; D101 reports any other.", default="structure"),
     )
 )
 DATA = Table(
@@ -56,8 +61,8 @@ DATA = Table(
         Key("forward-fields", _NAMES, "Fields that every forward call must have."),
         Key("runtime-fields", _NAMES, "Fields that the pipeline must provide at run time."),
         Key("context-parallel-replicated", _NAMES, "Fields that are replicated along context parallelism."),
-        Key("modality-fields", MapOf(value=_NAMES), "The fields of each modality."),
-        Key("modality-parameters", MapOf(value=_GLOBS), "Globs of the parameters of each modality."),
+        Key("modality-fields", MapOf(value=_SOME_NAMES), "The fields of each modality."),
+        Key("modality-parameters", MapOf(value=_SOME_GLOBS), "Globs of the parameters of each modality."),
         Key("labels-shifted", Boolean(), "Whether the pipeline shifts the labels."),
         Key("deterministic-replay", Boolean(), "Whether batches must be replayable.", default=False),
         Key("processor-revision-required", Boolean(), "Whether the processor must be pinned.", default=False),
@@ -66,30 +71,50 @@ DATA = Table(
 SHARED_STATE = Table(
     (
         Key("name", _NAME, "The state's name.", required=True),
-        Key("producers", _GLOBS, "The modules that produce it.", required=True),
-        Key("consumers", _GLOBS, "The modules that consume it.", required=True),
+        Key("producers", _SOME_GLOBS, "The modules that produce it.", required=True),
+        Key("consumers", _SOME_GLOBS, "The modules that consume it.", required=True),
+    )
+)
+TOPOLOGY = Table(
+    (
+        Key("axis", _NAME, "The mesh axis.", required=True),
+        Key("divides", NumberOrName("a number or a configuration key"), "What its size must divide."),
+        Key("minimum", Integer(minimum=1), "The smallest size."),
+        Key("maximum", Integer(minimum=1), "The largest size."),
+    )
+)
+PARITY_CASE = Table(
+    (
+        Key("name", _NAME, "The case's name.", required=True),
+        Key("module", _GLOB, "Glob over module FQNs.", required=True),
+        Key("reference", _IMPORT, "What computes the same, as package.module:name.", required=True),
+        Key("comparison", Choice(COMPARISONS), "How values are compared.", default="numeric"),
     )
 )
 REPLACEMENT = Table(
     (
-        Key("pattern", _GLOB, "The modules (or class) that were to be replaced.", required=True),
-        Key("replacement", _NAME, "The class that was to replace them.", required=True),
-    )
+        Key("pattern", _GLOB, "Glob over module FQNs or class names: what was to be replaced.", required=True),
+        Key("replacement", _GLOB, "Glob over the class name that must stand there.", default="*"),
+    ),
+    short="pattern",
 )
-_NAMED = Table((Key("name", _NAME, "Its name.", required=True),), open=True)
 CONTRACT = Table(
     (
         Key("name", _NAME, "The contract's name, for reports."),
         Key("probes", ListOf(item=PROBE), "Parameters that must be there."),
-        Key("invariants", ListOf(item=INVARIANT), "Conditions on the live model, each with its checker."),
+        Key(
+            "invariants", ListOf(item=INVARIANT, unique="name"), "Conditions on the live model, each with its checker."
+        ),
         Key("training-only-targets", _GLOBS, "Live tensors that have no checkpoint source on purpose."),
         Key("inference-only-sources", _GLOBS, "Checkpoint keys that have no live target on purpose."),
         Key("data", DATA, "What the model expects of its batches."),
-        Key("shared-state", ListOf(item=SHARED_STATE), "State that modules share during a step."),
-        Key("topology", ListOf(item=_NAMED), "Constraints on the topology, each with a name and free fields."),
-        Key("parity-cases", ListOf(item=_NAMED), "Module parity cases, each with a name and free fields."),
+        Key("shared-state", ListOf(item=SHARED_STATE, unique="name"), "State that modules share during a step."),
+        Key("topology", ListOf(item=TOPOLOGY), "Bounds on the sizes of mesh axes."),
+        Key(
+            "parity-cases", ListOf(item=PARITY_CASE, unique="name"), "Modules that must compute what a reference does."
+        ),
         Key("replacements", ListOf(item=REPLACEMENT), "Module replacements that must have happened."),
-        Key("placeholders", _NAMES, "Classes that must not be left in the final tree."),
+        Key("placeholders", _GLOBS, "Globs over the names of classes that must not be left in the final tree."),
         Key("lazy-buffers", _GLOBS, "Buffers that are built at first use, so that meta is right before."),
     )
 )

@@ -13,11 +13,11 @@ from ..rule import Severity
 from ..selection import Item, Layer, SeverityItem, severity_from_user
 from ..source import DEFAULT, Source
 from ..suppress import Suppression
-from .files import find_config, load_file, problem_at, shown
-from .kinds import Value
+from .files import find_config, is_file, load_file, problem_at, shown
 from .merge import merge
 from .problems import ConfigError, ConfigProblem
 from .schema import all_keys
+from .values import Value
 
 MAX_EXTENDS = 20
 _DEFAULTS = {path: key.default for path, key in all_keys() if key.default is not None}
@@ -89,7 +89,7 @@ def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool =
         return Settings()
     if explicit is not None:
         return _load(explicit, ())
-    found = find_config(start.parent if start.is_file() else start)
+    found = find_config(start.parent if is_file(start) else start)
     return Settings(warnings=found.warnings) if found.path is None else _load(found.path, found.warnings)
 
 
@@ -97,7 +97,7 @@ def _load(path: Path, warnings: tuple[str, ...]) -> Settings:
     chain = _Chain()
     chain.add(path, (), None)
     if chain.problems:
-        raise ConfigError(chain.problems)
+        raise ConfigError(chain.ordered_problems())
     values = Value({})
     for _, item in chain.files:
         values = merge(values, item)
@@ -114,20 +114,22 @@ class _Chain:
         self.files: list[tuple[Path, Value]] = []
         self.problems: list[ConfigProblem] = []
         self._done: set[Path] = set()
+        self._opened: list[str] = []
 
     def add(self, path: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
         """Read `path` unless that was done. `above` are the files that led here, `named_at` the `extends` item."""
-        real = path.resolve()
+        real = path.resolve() if is_file(path) else path
         if real in above or len(above) >= MAX_EXTENDS:
-            self._cycle(path, above, named_at)
+            self._cycle(real, above, named_at)
             return
         if real in self._done:
             return
-        if named_at is not None and not path.is_file():
+        if named_at is not None and not is_file(path):
             message = f"expected a configuration file, got {shown(path)}, which is no file"
             self.problems.append(problem_at(named_at.source, named_at.source.text, message))
             return
         self._done.add(real)
+        self._opened.append(shown(path))
         loaded = load_file(path)
         self.problems.extend(loaded.problems)
         if loaded.values is None:
@@ -137,15 +139,19 @@ class _Chain:
             self.add(Path(item.data), (*above, real), item)
         self.files.append((path, loaded.values))
 
-    def _cycle(self, path: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
+    def _cycle(self, real: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
         source = named_at.source if named_at else DEFAULT
-        real = path.resolve()
         if real in above:
             ring = " -> ".join(shown(file) for file in (*above[above.index(real) :], real))
             message = f"expected files that do not extend each other, got the cycle {ring}"
         else:
             message = f"expected at most {MAX_EXTENDS} files extending one another, got more"
         self.problems.append(problem_at(source, source.text, message))
+
+    def ordered_problems(self) -> list[ConfigProblem]:
+        """All problems: those of the extending file first, each file's from top to bottom."""
+        order = {name: at for at, name in reversed(list(enumerate(self._opened)))}
+        return sorted(self.problems, key=lambda item: (order.get(item.file, len(order)), item.line, item.column))
 
     def layers(self) -> tuple[Layer, ...]:
         """The selection settings of every file."""

@@ -9,9 +9,9 @@ from typing import Any
 from ..names import printable
 from ..source import DEFAULT, Source
 from .files import shown
-from .kinds import ListOf, MapOf, Table
 from .schema import all_keys
 from .settings import Settings
+from .tables import ListOf, MapOf, Table
 
 TEMPLATE = """\
 # Settings of shardlint. Every key is optional but `version`; `shardlint config show` tells what is in force,

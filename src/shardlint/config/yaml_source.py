@@ -99,6 +99,7 @@ class _Builder:
     def _plain_node(self, event: Any, depth: int) -> Node:
         place = _place(event)
         if isinstance(event, yaml.ScalarEvent):
+            self._check_characters(event)
             plain = event.style in (None, "")
             return Node(Kind.PLAIN if plain else Kind.STRING, event.value, *place)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -118,6 +119,7 @@ class _Builder:
                 raise self._refused(event, "expected a plain key, got something else")
             if event.value == "<<" and event.style in (None, ""):
                 raise self._refused(event, "expected a plain key, got a merge key; `extends` shares settings")
+            self._check_characters(event)
             self._count(event, 1)
             line, column = _place(event)
             value = self.node(next(self.events), depth + 1)
@@ -137,6 +139,12 @@ class _Builder:
             raise self._refused(event, f"expected a value, got the alias *{name} inside the value that it names")
         self._count(event, node.size)
         return node
+
+    def _check_characters(self, event: Any) -> None:
+        """Escapes in double quotes can write what the text itself may not hold."""
+        bad = _FORBIDDEN.search(event.value)
+        if bad:
+            raise self._refused(event, f"expected printable characters, got {printable(bad.group())}")
 
     def _count(self, event: Any, size: int) -> None:
         self.total += size

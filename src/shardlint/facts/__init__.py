@@ -15,6 +15,7 @@ from .contract import (
 from .frozen import EMPTY, FrozenDict, freeze, thaw
 from .load import ConversionFacts, LoadFacts, MismatchedKey
 from .model import (
+    WRAPPER_KINDS,
     ClassDeclaration,
     ModelCounts,
     ModelFacts,
@@ -40,7 +41,7 @@ from .sharding import (
     ShardingFacts,
     UnitFacts,
 )
-from .snapshot import FACTS_VERSION, BuildFacts, Environment, Facts, Section
+from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
 
 __all__ = [
     "DENSE",
@@ -51,9 +52,11 @@ __all__ = [
     "ROOT",
     "UNMANAGED",
     "UNTRACKED",
+    "WRAPPER_KINDS",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
+    "CollectionProblem",
     "ContractFacts",
     "ContractProblem",
     "ConversionFacts",

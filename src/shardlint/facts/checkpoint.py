@@ -87,7 +87,8 @@ class CheckpointFacts:
     A checkpoint folder or file, nothing executed and no tensor read.
 
     `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
-    weight files beside them. `config` is the folder's `config.json`, None when there is none.
+    weight files beside them. `config` is the folder's `config.json`, None when there is none. `overlay_declared` when
+    the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
     """
 
     path: str
@@ -99,6 +100,7 @@ class CheckpointFacts:
     config: FrozenDict | None = None
     problems: tuple[FileProblem, ...] = ()
     repeated_keys: tuple[RepeatedKey, ...] = ()
+    overlay_declared: bool = False
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

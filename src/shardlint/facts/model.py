@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from attrs import frozen
 
 from .frozen import EMPTY, FrozenDict
@@ -66,10 +68,7 @@ class TensorFacts:
     @property
     def numel(self) -> int:
         """Number of elements of the global tensor."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
 
 @frozen(kw_only=True)

@@ -48,6 +48,7 @@ class LeftoverKey:
 
     key: str
     file: str
+    dtype: str
     shape: tuple[int, ...]
     renamed: str
     reason: str

@@ -57,6 +57,22 @@ class Environment:
 
 
 @frozen(kw_only=True)
+class CollectionProblem:
+    """
+    A collector that failed, so that its section is absent or incomplete: such a run cannot be trusted (SL002).
+
+    `pack` is empty for shardlint's own collectors. `frame` is the innermost frame of the collector's code.
+    """
+
+    collector: str
+    section: str
+    error_type: str
+    error: str
+    pack: str = ""
+    frame: str = ""
+
+
+@frozen(kw_only=True)
 class Facts:
     """
     The frozen snapshot that rules see. A section that is None is absent; `absent` says why.
@@ -77,6 +93,7 @@ class Facts:
     sharding: ShardingFacts | None = None
     ranks: RanksFacts | None = None
     absent: FrozenDict = EMPTY
+    problems: tuple[CollectionProblem, ...] = ()
 
     def has(self, section: Section) -> bool:
         """Whether the section is present."""

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from ..facts import FrozenDict, Section, thaw
+from ..facts import FrozenDict, thaw
 from ..rule import Finding, Phase, Severity, SubjectKind
 from ..runner import Outcome, Status
 from .model import Report, Verdict
@@ -44,7 +44,7 @@ class JsonSuppressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rule."""
+    """What became of one rule. `lacks` are the sections that it needs and the facts do not have."""
 
     code: str
     name: str
@@ -52,7 +52,7 @@ class JsonOutcome(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     findings: int
     reason: str
-    lacks: tuple[Section, ...]
+    lacks: tuple[str, ...]
     partial: bool
     explicit: bool
     pack: str
@@ -119,7 +119,8 @@ def _finding(item: Finding) -> JsonFinding:
 
 
 def _outcome(item: Outcome) -> JsonOutcome:
-    return JsonOutcome(**{name: getattr(item, name) for name in JsonOutcome.__struct_fields__})
+    values = {name: getattr(item, name) for name in JsonOutcome.__struct_fields__}
+    return JsonOutcome(**values | {"lacks": tuple(section.value for section in item.lacks)})
 
 
 def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:

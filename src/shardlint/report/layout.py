@@ -93,6 +93,8 @@ def plain(value: Any, most: int = _MOST_ITEMS) -> str:
     if isinstance(value, Mapping):
         return "{" + _some([f"{printable(key)}: {plain(item)}" for key, item in value.items()], most) + "}"
     if isinstance(value, (list, tuple)):
+        if not value:
+            return "none"
         joined = _some([plain(item) for item in value], most)
         numbers = all(isinstance(item, (int, float)) for item in value)
         return f"[{joined}]" if numbers else joined

@@ -85,8 +85,9 @@ def _row(row: Group, options: ReportOptions, style: Style) -> Iterator[str]:
     yield "  " + style.paint(printable(row.subject), "cyan") + suffix
     yield from paragraphs(row.message, options.width, "    ")
     yield from _evidence(row.evidence, options)
-    if row.first.owner and row.first.owner != row.first.subject and count == 1:
-        yield from wrap(f"owner: {row.first.owner}", options.width, "      ")
+    owner = row.first.owner
+    if owner and count == 1 and not f"{row.subject}.".startswith(f"{owner}."):
+        yield from wrap(f"owner: {owner}", options.width, "      ")
     if row.first.ranks:
         yield from wrap(f"ranks: {ranges(row.first.ranks)}", options.width, "      ")
 

@@ -1,1 +1,111 @@
-"""The weights layer."""
+"""
+Weight verification: is every element of a live model what its checkpoint holds? Public; imports torch when called.
+
+    result = shardlint.weights.verify(model, "checkpoints/base")
+    result.verdict, result.worst(), result.raise_for_failure()
+
+Under a running process group every rank calls it, and every rank gets the result of all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .grouping import Fault, faults
+from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDifferError, WrongLayout
+from .tally import Difference
+
+if TYPE_CHECKING:
+    from ..facts import CheckpointFacts, ContractFacts, ModelFacts
+    from .engine import Progress
+    from .shards import ExternalShard, ExternalState
+
+__all__ = [
+    "Difference",
+    "ExternalShard",
+    "ExternalState",
+    "Fault",
+    "Kind",
+    "ReplicaGroup",
+    "Result",
+    "Row",
+    "Status",
+    "Verdict",
+    "WeightsDifferError",
+    "WrongLayout",
+    "compare_replicas",
+    "faults",
+    "verify",
+]
+
+
+def verify(
+    model: Any,
+    checkpoint: str | Path,
+    *,
+    model_facts: ModelFacts | None = None,
+    checkpoint_facts: CheckpointFacts | None = None,
+    contract: ContractFacts | None = None,
+    renames: tuple[tuple[str, str], ...] = (),
+    external: ExternalState | None = None,
+    replicas: str = "digest",
+    sample: float = 1.0,
+    threads: int | None = None,
+    max_memory: int | None = None,
+    progress: Progress | None = None,
+    rank_timeout: float = 60.0,
+    reports: str | Path | None = None,
+) -> Result:
+    """
+    Compare every element of every persistent tensor of `model` with the local `checkpoint`, bit by bit.
+
+    Nothing is written to the model and nothing is gathered. `renames` and `contract` are those of the load plan;
+    facts that are there already are not collected again. `replicas` is `digest` (each byte of the checkpoint is read
+    once per job) or `full`. `sample` looks at that fraction of the tiles only, and then never passes. `max_memory`
+    (bytes) bounds buffers and conversions that need values. `reports` is a folder for `tensors.csv`, `summary.json`
+    and a file of every rank. What fails is told in the result, on every rank; raises `ValueError` for bad arguments.
+    """
+    if replicas not in ("digest", "full"):
+        raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
+    if not 0.0 < sample <= 1.0:
+        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
+    from .engine import Options
+    from .verify import Request, run
+
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    return run(
+        Request(
+            model=model,
+            checkpoint=checkpoint,
+            model_facts=model_facts,
+            checkpoint_facts=checkpoint_facts,
+            contract=contract,
+            renames=renames,
+            external=external,
+            options=options,
+            replicas=replicas,
+            rank_timeout=rank_timeout,
+            reports=None if reports is None else Path(reports),
+        )
+    )
+
+
+def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: float = 60.0) -> Result:
+    """
+    Compare the bits of all replicas of every shard between the ranks of the running job, without any checkpoint.
+
+    The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed.
+    """
+    from .engine import Options
+    from .verify import run_replicas
+
+    return run_replicas(model, Options(threads=threads), rank_timeout)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ExternalShard", "ExternalState"):
+        from . import shards
+
+        return getattr(shards, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from .blocks import Block, Step
 from .diagnose import Evidence, diagnose
 from .memory import LiveTensor
 from .reader import Reader
-from .symbolic import Node
+from .symbolic import Held, Node
 from .tally import Tally
 from .tiles import Limits, Tile, cut, nest_of
 
@@ -61,7 +61,15 @@ class Piece:
     def key(self) -> str:
         """The checkpoint tensor that the piece is counted under; empty for a constant."""
         source = self.block.source
-        return min(source.keys()) if isinstance(source, Node) else source or ""
+        if isinstance(source, Node):
+            # Of weight times scale the weight, which has the index of the product.
+            return min(source.inputs[0].sources() if source.inputs else source.keys())
+        return source or ""
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the offset of an element is also its flat index in the stored tensor of that key."""
+        return self.block.source is not None and not isinstance(self.block.source, Held)
 
     def tiles(self) -> Iterator[Tile]:
         """The piece in tiles."""
@@ -126,7 +134,15 @@ def _general(piece: Piece, tile: Tile, reader: Reader, tally: Tally, detailed: b
         same = np.array_equal(actual.reshape(-1), bits_of(loaded).reshape(-1)) and not has_nonfinite(actual, live.dtype)
         if same and (piece.harmless or _survives(loaded, reference)):
             return True
-    evidence = Evidence(piece.live, piece.key, tile, np.ascontiguousarray(actual).reshape(-1), reference, loaded)
+    evidence = Evidence(
+        live=piece.live,
+        key=piece.key,
+        has_index=piece.has_index,
+        tile=tile,
+        actual=np.ascontiguousarray(actual).reshape(-1),
+        reference=reference,
+        loaded=loaded,
+    )
     diagnose(evidence, tally, detailed=detailed)
     return False
 

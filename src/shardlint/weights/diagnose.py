@@ -13,7 +13,7 @@ from .tally import Difference, Tally, larger
 from .tiles import Tile
 
 
-@frozen
+@frozen(kw_only=True)
 class Evidence:
     """
     One tile with both sides at hand, flat, in source order.
@@ -23,6 +23,7 @@ class Evidence:
 
     live: LiveTensor
     key: str
+    has_index: bool
     tile: Tile
     actual: Bits
     reference: torch.Tensor
@@ -110,7 +111,7 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
         live_key=evidence.live.name,
         live_index=evidence.live.index_of(live),
         checkpoint_key=evidence.key,
-        checkpoint_index=(source,),
+        checkpoint_index=(source,) if evidence.has_index else (),
         actual=written(actual),
         actual_bits=pattern(actual),
         reference=written(reference),

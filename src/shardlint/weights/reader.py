@@ -17,7 +17,7 @@ from .bits import UNSIGNED, Bits, bits_of, values_of
 from .blocks import Block
 from .radix import extent, split_flat
 from .sources import Files, Source
-from .symbolic import Node, SymbolicTensor
+from .symbolic import Held, Node, SymbolicTensor
 from .tiles import BUFFER_BYTES, packed_elements, skips, span
 
 Lattice = Sequence[tuple[int, int]]
@@ -81,6 +81,8 @@ class Reader:
 
     def _node_run(self, node: Node, start: int, count: int) -> torch.Tensor:
         """Consecutive elements of a lazy node in row-major order, computed box by box."""
+        if isinstance(node, Held):
+            return node.values[start : start + count]
         inner = Reader(self._sources, self._files, 1)
         out = torch.empty(count, dtype=node.dtype)
         at = 0

@@ -46,6 +46,14 @@ class Verdict(enum.Enum):
     INCOMPLETE = "INCOMPLETE"
 
 
+class WeightsDifferError(AssertionError):
+    """Raised by `Result.raise_for_failure`; `result` is the whole result."""
+
+    def __init__(self, result: Result, text: str) -> None:
+        self.result = result
+        super().__init__(text)
+
+
 @frozen(kw_only=True)
 class Row:
     """
@@ -137,15 +145,28 @@ class Result:
         wrong = any(row.status in (Status.MISMATCH, Status.INCOMPLETE) or row.nonfinite for row in self.rows)
         if wrong or self.errors or self.layouts or self.replicas:
             return Verdict.FAIL
-        return Verdict.INCOMPLETE if self.incomplete else Verdict.PASS
+        return Verdict.INCOMPLETE if self.incomplete or not self.rows else Verdict.PASS
+
+    def raise_for_failure(self) -> None:
+        """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""
+        if self.verdict is Verdict.PASS:
+            return
+        from .reports import as_text
+
+        raise WeightsDifferError(self, as_text(self))
 
     def of_kind(self, kind: Kind) -> tuple[Row, ...]:
         """The rows of one kind."""
         return tuple(row for row in self.rows if row.kind is kind)
 
     def worst(self, limit: int = 50) -> tuple[Row, ...]:
-        """The worst rows, those that are right left out."""
-        bad = (row for row in self.rows if row.status.badness > Status.EXACT.badness or row.nonfinite)
+        """The worst rows: those that are right left out, and stored tensors whose fault a live row shows."""
+        bad = (
+            row
+            for row in self.rows
+            if (row.status.badness > Status.EXACT.badness or row.nonfinite)
+            and not (row.kind is Kind.CHECKPOINT and row.status is not Status.INCOMPLETE)
+        )
         return tuple(sorted(bad, key=lambda row: row.order)[:limit])
 
     def count(self, status: Status, kind: Kind = Kind.LIVE) -> int:

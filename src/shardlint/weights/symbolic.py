@@ -162,6 +162,18 @@ class Node:
         return f"Node({getattr(self.function, '__name__', self.function)}, {self.shape})"
 
 
+class Held(Node):
+    """A source whose values are in memory: what a conversion computed that could not be followed without values."""
+
+    def __init__(self, values: torch.Tensor, keys: Sequence[str]) -> None:
+        super().__init__(lambda: values, (), tuple(values.shape), values.dtype)
+        self.values = values.detach().contiguous().reshape(-1)
+        self._keys = frozenset(keys)
+
+    def keys(self) -> set[str]:
+        return set(self._keys)
+
+
 def like(
     tensor: torch.Tensor, blocks: Blocks, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
 ) -> SymbolicTensor:

@@ -11,7 +11,7 @@ from ...report.layout import counted
 from ...rule import Severity
 from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, Group, Problem, echo
 from ..output import parse_outputs, reporters_of, write_whole
-from ..session import config_options, load, pack_options, packs_of
+from ..session import config_options, format_option, load, pack_options, packs_of
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -30,7 +30,7 @@ def command() -> None:
         ("shardlint config show --output-format json", "for programs"),
     ),
 )
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@format_option("text", "json")
 @config_options
 def show(output_format: str, config: str | None, isolated: bool) -> None:
     """Show the settings that hold here, and where each stands."""

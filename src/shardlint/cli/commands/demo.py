@@ -19,7 +19,7 @@ from ..session import color_option, style_of
 @click.option("-v", "--verbose", count=True, help="Everything in the reports, and tracebacks of errors.")
 def command(color: str, verbose: int) -> int:
     """
-    Lint a built-in example: a tiny Llama with its checkpoint, sound and then with three faults.
+    Lint a tiny Llama of its own, sound and with three faults.
 
     The model is built by Transformers (pip install 'shardlint[hf]') and saved in a temporary folder. Exit status 0
     when the demo found what it should find.

@@ -89,7 +89,7 @@ def command(
     target: str,
     checkpoint: str | None,
     contract: str | None,
-    arg: dict[str, str],
+    arg: tuple[str, ...],
     config: str | None,
     isolated: bool,
     require_pack: tuple[str, ...],

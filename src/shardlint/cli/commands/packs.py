@@ -8,7 +8,7 @@ from ...report.layout import labelled, table
 from ...report.style import Style
 from ..base import EXIT_OK, EXIT_UNTRUSTED, Command, echo
 from ..output import terminal_width
-from ..session import color_option, load, pack_options, packs_of, style_of
+from ..session import color_option, format_option, load, pack_options, packs_of, style_of
 
 _COLORS = {"loaded": "green", "failed": "red", "disabled": "dim"}
 
@@ -21,7 +21,7 @@ _COLORS = {"loaded": "green", "failed": "red", "disabled": "dim"}
         ("shardlint packs --require-pack 'acme>=1.2'", "exit status 2 unless it is there"),
     ),
 )
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@format_option("text", "json")
 @color_option
 @pack_options
 def command(
@@ -33,7 +33,11 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
 ) -> int:
-    """List packs: name, distribution, version, API, state, number of rules. Exit status 2 when one failed."""
+    """
+    List packs, and what became of each.
+
+    Shows name, distribution, version, API, state and number of rules. Exit status 2 when one failed.
+    """
     registry = packs_of(load(config, isolated), require_pack, disable_pack)
     style, width = style_of(color), terminal_width()
     if output_format == "json":

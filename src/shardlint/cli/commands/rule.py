@@ -9,7 +9,7 @@ import click
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
 from ..base import Command, choose, echo
 from ..output import terminal_width
-from ..session import color_option, known_pages, pack_options, style_of
+from ..session import color_option, format_option, known_pages, pack_options, style_of
 
 
 @click.command(
@@ -23,17 +23,15 @@ from ..session import color_option, known_pages, pack_options, style_of
 )
 @click.argument("rules", metavar="CODE|NAME...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Print the pages of all rules.")
-@click.option(
-    "--output-format",
-    type=click.Choice(["text", "json", "markdown"]),
-    default="text",
-    show_default=True,
-    help="How to print them.",
-)
+@format_option("text", "json", "markdown")
 @color_option
 @pack_options
 def command(rules: tuple[str, ...], everything: bool, output_format: str, color: str, **packs: Any) -> None:
-    """Explain a rule: what it looks for, why that is unsafe, what to do, its options."""
+    """
+    Explain a rule: what it finds, why, what to do.
+
+    The page also has the rule's options, and what it needs to be evaluated.
+    """
     if bool(rules) == everything:
         raise click.UsageError("expected the code or name of a rule, or --all")
     pages = known_pages(**packs)

@@ -12,7 +12,7 @@ from ...report.style import Style
 from ...rule import Cost
 from ..base import Command, echo
 from ..output import terminal_width
-from ..session import color_option, load, pack_options, packs_of, selection_options, style_of
+from ..session import color_option, format_option, load, pack_options, packs_of, selection_options, style_of
 
 if TYPE_CHECKING:
     from ...selection import Decision
@@ -31,7 +31,7 @@ _STATE = {True: "on", False: "off"}
 )
 @click.argument("selectors", metavar="[SELECTOR]...", nargs=-1)
 @click.option("--enabled", is_flag=True, help="Show for every rule whether it is on, and which setting decided.")
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@format_option("text", "json")
 @selection_options
 @color_option
 @pack_options
@@ -50,7 +50,11 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
 ) -> None:
-    """List rules: code, name, severity, summary. SELECTOR is a code, prefix, phase, name, tag, pack or ALL."""
+    """
+    List rules: code, name, severity, summary.
+
+    SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
+    """
     from ...selection import Item, Layer, flag_layer, select_rules
     from ...source import Source
 

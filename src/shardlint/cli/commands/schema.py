@@ -10,7 +10,7 @@ from ..base import Command, echo
 @click.command("schema", cls=Command, examples=(("shardlint schema report > report.schema.json", "for a validator"),))
 @click.argument("what", type=click.Choice(["facts", "report", "config"]))
 def command(what: str) -> None:
-    """Print the JSON Schema of a facts file, of the JSON report, or of the configuration."""
+    """Print the JSON Schema of facts, report or configuration."""
     import json
 
     echo(json.dumps(_schema(what), indent=2))

@@ -29,7 +29,7 @@ def command(
     target: str,
     checkpoint: str | None,
     contract: str | None,
-    arg: dict[str, str],
+    arg: tuple[str, ...],
     output: str,
     config: str | None,
     isolated: bool,
@@ -37,7 +37,7 @@ def command(
     disable_pack: tuple[str, ...],
 ) -> None:
     """
-    Collect the facts of TARGET and write them to a file, without judging them.
+    Write the facts of TARGET to a file, without judging them.
 
     The file appears whole or not at all. TARGET and its options are those of `shardlint lint`.
     """

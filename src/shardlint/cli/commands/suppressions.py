@@ -12,7 +12,7 @@ from ...report.layout import counted, labelled
 from ...report.style import Style
 from ..base import Command, echo, option
 from ..output import terminal_width
-from ..session import as_of_option, color_option, load, pack_options, packs_of, style_of
+from ..session import as_of_option, color_option, format_option, load, pack_options, packs_of, style_of
 from ..targets import Request, obtain
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _COLORS = {"active": "green", "expired": "red", "over-broad": "red", "unused": "
     ),
 )
 @click.argument("target", required=False)
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format.")
+@format_option("text", "json")
 @option(
     "Target",
     "--checkpoint",
@@ -57,7 +57,7 @@ def command(
     disable_pack: tuple[str, ...],
 ) -> None:
     """
-    List the suppressions of the configuration with their state.
+    List suppressions with reason and state.
 
     Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be told.
     """

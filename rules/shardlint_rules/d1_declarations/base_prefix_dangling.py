@@ -1,0 +1,70 @@
+"""D107 base-prefix-dangling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ClassDeclaration, PlanFacts
+
+
+class BasePrefixDangling(Rule):
+    """
+    `base_model_prefix` names no attribute of a class that holds its base model under another name.
+
+    ## What it does
+    Looks at root classes whose `base_model_prefix` is no attribute. If the load plan has keys without a live tensor
+    that would have one below another attribute of the root, the prefix is needed and names the wrong place. A base
+    model, which is what the prefix stands for, needs no such attribute.
+
+    ## Why it is unsafe
+    Loaders strip and add exactly this prefix to load a base checkpoint into a class with a head, and the other way
+    round. With a name that leads nowhere, every tensor of the base model is reported missing, and starts from random
+    values.
+
+    ## What to do
+    Set `base_model_prefix` to the attribute that holds the base model, or rename the attribute.
+    """
+
+    code = "D107"
+    name = "base-prefix-dangling"
+    phase = Phase.D1
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.model is not None
+        root = next((item for item in facts.model.declarations if not item.fqn), None)
+        if root is None or not root.base_model_prefix or root.base_model_present:
+            return
+        if facts.plan is None:
+            if _holds_its_base(root, facts.model.declarations):
+                raise NotEvaluated(f"whether keys need the prefix: {facts.why_absent(Section.PLAN)}")
+            return
+        for attribute, keys in _needed(facts.plan).items():
+            yield self.finding(
+                subject=f"{root.qualified_type}.base_model_prefix",
+                kind=SubjectKind.CONFIG,
+                message=f"base_model_prefix is {root.base_model_prefix!r}, which is no attribute; {len(keys)} stored "
+                f"keys would be live below {attribute!r}, such as {keys[0]}",
+                evidence={"prefix": root.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
+                key=attribute,
+            )
+
+
+def _holds_its_base(root: ClassDeclaration, declarations: tuple[ClassDeclaration, ...]) -> bool:
+    return any(
+        item.fqn and "." not in item.fqn and item.base_model_prefix == root.base_model_prefix for item in declarations
+    )
+
+
+def _needed(plan: PlanFacts) -> dict[str, list[str]]:
+    """Return the attributes of the root below which unexpected keys would fill missing tensors, with those keys."""
+    missing = {tensor.name for tensor in plan.tensors if tensor.status == "missing"}
+    attributes = sorted({name.partition(".")[0] for name in missing})
+    needed: dict[str, list[str]] = {}
+    for item in plan.leftovers:
+        for attribute in attributes if item.reason == "unexpected" else ():
+            if f"{attribute}.{item.renamed}" in missing:
+                needed.setdefault(attribute, []).append(item.key)
+    return needed

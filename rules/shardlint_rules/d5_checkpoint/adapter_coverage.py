@@ -1,0 +1,95 @@
+"""D520 adapter-coverage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import CheckpointFacts, ModelFacts
+from shardlint.names import closest
+
+_PART = re.compile(r"\.(lora_|ia3_|hada_|lokr_|oft_|boft_|vera_|ada_|modules_to_save|original_module|base_layer)")
+_PREFIX = "base_model.model."
+
+
+class AdapterCoverage(Rule):
+    """
+    Keys of an adapter name modules that the live model does not have.
+
+    ## What it does
+    Takes from every key of the adapter the module that it changes, without the prefix that PEFT puts before it, and
+    looks that module up in the live tree. When all would be found under one other prefix, says which.
+
+    ## Why it is unsafe
+    Adapter weights whose module is not found are skipped. The model runs as if it had never been adapted, and the
+    metrics are those of the base model.
+
+    ## What to do
+    Load the adapter into the model class that it was trained with, or rename its keys.
+    """
+
+    code = "D520"
+    name = "adapter-coverage"
+    phase = Phase.D5
+    severity = Severity.ERROR
+    needs = (Section.CHECKPOINT, Section.MODEL)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.checkpoint is not None
+        assert facts.model is not None
+        modules = _module_names(facts.model)
+        changed = _changed_modules(facts.checkpoint)
+        lost = {name: keys for name, keys in changed.items() if name not in modules}
+        if not lost:
+            return
+        prefix = _other_prefix(tuple(lost), modules) if len(lost) == len(changed) else None
+        if prefix is not None:
+            removed, added = prefix
+            yield self.finding(
+                subject=removed or added,
+                kind=SubjectKind.PATTERN,
+                message=f"none of the {len(lost)} modules of the adapter is in the model; all would be with "
+                f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
+                evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
+            )
+            return
+        for name, keys in lost.items():
+            near = closest(name, modules, 1)
+            yield self.finding(
+                subject=keys[0],
+                kind=SubjectKind.KEY,
+                message=f"{keys[0]} changes the module {name}, which the model does not have"
+                + (f"; the nearest is {near[0]}" if near else ""),
+                evidence={"module": name, "keys": keys, "nearest": near},
+            )
+
+
+def _module_names(model: ModelFacts) -> set[str]:
+    names = {alias for module in model.modules for alias in module.aliases}
+    return names | {name.removeprefix(_PREFIX) for name in names}
+
+
+def _changed_modules(checkpoint: CheckpointFacts) -> dict[str, list[str]]:
+    """Return the modules that the adapter's keys change, with their keys."""
+    files = {file.name for file in checkpoint.files if file.kind == "adapter"}
+    changed: dict[str, list[str]] = {}
+    for entry in (*checkpoint.entries, *checkpoint.extra_entries):
+        match = _PART.search(entry.key)
+        if entry.file in files and match is not None:
+            changed.setdefault(entry.key[: match.start()].removeprefix(_PREFIX), []).append(entry.key)
+    return changed
+
+
+def _other_prefix(lost: tuple[str, ...], modules: set[str]) -> tuple[str, str] | None:
+    """Return what to take away from and put before all names so that each is a module, None when nothing does."""
+    parts = lost[0].split(".")
+    for cut in range(min(4, len(parts))):
+        removed = ".".join(parts[:cut]) + "." if cut else ""
+        rest = lost[0].removeprefix(removed)
+        for module in modules:
+            if module == rest or module.endswith(f".{rest}"):
+                added = module.removesuffix(rest)
+                if all(name.startswith(removed) and added + name.removeprefix(removed) in modules for name in lost):
+                    return removed, added
+    return None

@@ -1,0 +1,63 @@
+"""D513 dtype-narrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import TensorPlan
+
+_STORED_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16}
+_LIVE_BITS = {
+    "float64": 64,
+    "float32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "float8_e4m3fn": 8,
+    "float8_e5m2": 8,
+    "int64": 64,
+    "int32": 32,
+    "int16": 16,
+    "int8": 8,
+}
+
+
+class DtypeNarrowed(Rule):
+    """
+    Tensors are stored in a wider dtype than the live tensors have.
+
+    ## What it does
+    Compares the stored dtype of every plain source with the dtype after loading and sums up, for every pair of dtypes,
+    how many tensors lose digits.
+
+    ## Why it is unsafe
+    It is intended more often than not. It is no copy of the checkpoint, though: what is saved from this model is not
+    what was loaded, and sums over small values (router biases, norms, states) may change visibly.
+
+    ## What to do
+    Nothing, if intended. Otherwise load with `dtype="auto"`, or keep the tensors that need it in float32.
+    """
+
+    code = "D513"
+    name = "dtype-narrowed"
+    phase = Phase.D5
+    severity = Severity.INFO
+    needs = (Section.PLAN,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.plan is not None
+        pairs: dict[tuple[str, str], list[TensorPlan]] = {}
+        for tensor in facts.plan.tensors:
+            if tensor.status == "loaded" and tensor.stored_dtypes:
+                widest = max(tensor.stored_dtypes, key=lambda name: _STORED_BITS.get(name, 0))
+                if _STORED_BITS.get(widest, 0) > _LIVE_BITS.get(tensor.dtype, 64):
+                    pairs.setdefault((widest, tensor.dtype), []).append(tensor)
+        for (stored, live), tensors in pairs.items():
+            names = [tensor.name for tensor in tensors]
+            yield self.finding(
+                subject=f"{stored}->{live}",
+                kind=SubjectKind.MODEL,
+                message=f"{len(names)} tensors are stored as {stored} and live as {live}: {', '.join(names[:3])}"
+                f"{', ...' if len(names) > 3 else ''}",
+                evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
+            )

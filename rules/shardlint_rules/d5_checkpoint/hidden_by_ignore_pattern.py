@@ -1,0 +1,84 @@
+"""D518 hidden-by-ignore-pattern."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import LeftoverKey, TensorPlan
+from shardlint.names import pattern_of
+
+
+class HiddenByIgnorePattern(Rule):
+    """
+    An ignore list of the model class hides stored keys that live tensors want.
+
+    ## What it does
+    Takes the keys that the class's `_keys_to_ignore_on_load_unexpected` keeps out of the load report and looks for live
+    tensors without a source that have the same last names and the same shape: the weights are there, under a name
+    that is not loaded. Whole weights that are hidden although nothing wants them are counted as information.
+
+    ## Why it is unsafe
+    The load report is empty, so everything looks loaded, and a block (multi-token prediction layers are the usual case)
+    starts from random values.
+
+    ## What to do
+    Rename the keys to the live names, or load the block's weights yourself; if the block is not used, remove it.
+    """
+
+    code = "D518"
+    name = "hidden-by-ignore-pattern"
+    phase = Phase.D5
+    severity = Severity.WARNING
+    needs = (Section.PLAN,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.plan is not None
+        wanting: dict[tuple[str, tuple[int, ...]], list[TensorPlan]] = defaultdict(list)
+        for tensor in facts.plan.tensors:
+            if tensor.status in ("missing", "missing-ignored"):
+                wanting[_ending(tensor.name), tensor.shape].append(tensor)
+        hidden: dict[str, list[LeftoverKey]] = defaultdict(list)
+        for item in facts.plan.leftovers:
+            is_weight = not item.dtype.startswith(("I", "U", "BOOL")) and len(item.shape) > 1 and 0 not in item.shape
+            if item.reason == "ignored" and is_weight:
+                hidden[item.pattern].append(item)
+        for pattern, items in hidden.items():
+            pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]
+            yield self._wanted(pattern, items, pairs) if pairs else self._unused(pattern, items)
+
+    def _wanted(
+        self, pattern: str, items: Sequence[LeftoverKey], pairs: Sequence[tuple[LeftoverKey, TensorPlan]]
+    ) -> Finding:
+        item, tensor = pairs[0]
+        return self.finding(
+            subject=pattern,
+            kind=SubjectKind.PATTERN,
+            message=f"the ignore pattern {pattern} hides {len(items)} stored weights, of which {len(pairs)} fit live "
+            f"tensors without a source: {item.key} fits {tensor.name}",
+            evidence={
+                "hidden": len(items),
+                "wanted": len(pairs),
+                "keys": [item.key for item, _ in pairs][:50],
+                "tensors": [tensor.name for _, tensor in pairs][:50],
+            },
+        )
+
+    def _unused(self, pattern: str, items: Sequence[LeftoverKey]) -> Finding:
+        elements = sum(math.prod(item.shape) for item in items)
+        names = sorted({pattern_of(item.key) for item in items})
+        return self.finding(
+            subject=pattern,
+            kind=SubjectKind.PATTERN,
+            severity=Severity.INFO,
+            message=f"the ignore pattern {pattern} hides {len(items)} stored weights with {elements} elements, which "
+            f"no live tensor wants: {', '.join(names[:3])}",
+            evidence={"hidden": len(items), "elements": elements, "patterns": names[:50]},
+        )
+
+
+def _ending(name: str) -> str:
+    """The last two segments of a name that are no numbers."""
+    return ".".join([part for part in name.split(".") if not part.isdigit()][-2:])

@@ -1,0 +1,50 @@
+"""D512 tie-stored-twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+
+
+class TieStoredTwice(Rule):
+    """
+    Two tensors that the configuration ties are stored both, with different values.
+
+    ## What it does
+    For every tie that the class and its configuration declare, looks whether the checkpoint has a source for either
+    end, and compares the stored bytes. Equal bytes are no finding: many formats store both ends.
+
+    ## Why it is unsafe
+    One of the two is thrown away, or the tie is given up without an error: loaders differ. Whichever the training
+    used, the other is what somebody will evaluate.
+
+    ## What to do
+    Set `tie_word_embeddings` to false when both were trained; otherwise remove the copy that is not used.
+    """
+
+    code = "D512"
+    name = "tie-stored-twice"
+    phase = Phase.D5
+    severity = Severity.WARNING
+    needs = (Section.PLAN,)
+    related_config = ("tie_word_embeddings",)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.plan is not None
+        tensors = facts.plan.tensor_by_name()
+        unknown = []
+        for tie in facts.plan.ties:
+            if not tie.both_stored:
+                continue
+            if tie.equal is None:
+                unknown.append(tie.name)
+            elif not tie.equal:
+                keys = [*tensors[tie.name].sources, *tensors[tie.source].sources]
+                yield self.finding(
+                    subject=tie.name,
+                    message=f"{tie.name} is tied to {tie.source}, but the checkpoint stores both with different bytes",
+                    evidence={"tied_to": tie.source, "keys": keys},
+                )
+        if unknown:
+            raise NotEvaluated(f"the bytes of {', '.join(unknown[:3])} and what they are tied to were not compared")

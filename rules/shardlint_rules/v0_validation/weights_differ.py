@@ -1,0 +1,89 @@
+"""V002 weights-differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
+from shardlint.weights import faults, verify
+
+_KINDS = {"unread": SubjectKind.KEY, "rank": SubjectKind.RANK}
+
+
+@frozen(kw_only=True)
+class WeightOptions:
+    """
+    `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full`. `threads` None: all cores.
+
+    `rank_timeout` is how many seconds a rank may be silent.
+    """
+
+    replicas: str = "digest"
+    threads: int | None = None
+    rank_timeout: float = 60.0
+
+
+class WeightsDiffer(HeavyRule):
+    """
+    Some element of the live model is not what the checkpoint holds.
+
+    ## What it does
+    Reads every persistent parameter and buffer, on every rank its own shards, and compares each element bit by bit
+    with the element of the local checkpoint that the load plan puts there: through renamings, conversions (run
+    symbolically, by Transformers' own operations), ties and the cast to the live dtype. There is no tolerance: +0.0
+    and -0.0 differ. What the loader's cast changes is told apart and is no finding. Infinities and NaN, elements that
+    nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and shards whose
+    bits are right for another placement than the declared one are findings too.
+
+    ## Why it is unsafe
+    Training goes on from other weights than the ones that were meant: experts in another order, a transposed matrix,
+    a layer that kept its random values. Nothing crashes, the loss only starts higher.
+
+    ## What to do
+    Look at the first difference: it names the live element and the stored one. Load the checkpoint again, and when
+    the difference stays, correct the conversion, the sharding or the code that changes weights after loading. Tensors
+    that have no source on purpose belong into `contract.training-only-targets`, stored ones without a use into
+    `contract.inference-only-sources`.
+    """
+
+    code = "V002"
+    name = "weights-differ"
+    phase = Phase.V0
+    severity = Severity.ERROR
+    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
+    options_type = WeightOptions
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+        if live.model is None:
+            raise NotEvaluated("it compares a live model, and none was built")
+        if live.checkpoint is None:
+            raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
+        result = verify(
+            live.model,
+            live.checkpoint,
+            model_facts=facts.model,
+            checkpoint_facts=facts.checkpoint,
+            contract=facts.contract,
+            renames=live.renames,
+            external=live.external,
+            replicas=self.options.replicas,
+            threads=self.options.threads,
+            rank_timeout=self.options.rank_timeout,
+            sample=live.sample,
+            max_memory=live.max_memory,
+            progress=live.progress,
+            reports=live.reports,
+        )
+        for fault in faults(result):
+            yield self.finding(
+                subject=fault.subject,
+                kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
+                message=fault.message,
+                evidence=fault.evidence,
+                ranks=fault.ranks,
+                key=fault.what,
+            )
+        if result.incomplete:
+            raise NotEvaluated(result.incomplete)

@@ -1,0 +1,228 @@
+"""Put the sections together: each collector by itself, absent sections with their reason, failures written down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from attrs import evolve
+
+from ..contract import Contract
+from ..diagnostics import last_frame
+from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, Section
+from ..live import Target
+from .contracts import Found, contract_facts, data_facts, find_contract
+from .load import load_facts
+from .model import config_of, model_facts
+from .plain import printable
+from .reading import gc_paused
+from .targets import TargetError
+from .walk import Walk, walk
+
+NO_CHECKPOINT = "no checkpoint was given"
+VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
+
+
+class Assembly:
+    """One collection: the target, what was found on the way, and the facts as they grow."""
+
+    def __init__(
+        self, *, target: Target, registry: Any, settings: Any, runtime: bool, contract: Contract | str | None
+    ) -> None:
+        self.target = target
+        self.registry = registry
+        self.settings = settings
+        self.runtime = runtime
+        self.contract = contract
+        self.walk: Walk | None = None
+        self.absent: dict[str, str] = {}
+        self.problems: list[CollectionProblem] = []
+
+    def run(self, build: BuildFacts | None) -> Facts:
+        """Collect section by section."""
+        _check_model(self.target.model)
+        facts = Facts(target=self.target.name, build=build)
+        if build is None:
+            self.absent[Section.BUILD.value] = "shardlint did not call a builder"
+        with gc_paused():
+            facts = self._model_and_contract(facts)
+        facts = self._section(facts, Section.SHARDING, self._sharding)
+        facts = self._section(facts, Section.LOAD, self._load)
+        facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
+        facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
+        facts = self._section(facts, Section.DATA, self._data)
+        self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
+        facts = self._packs(evolve(facts, environment=environment()))
+        missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
+        absent = FrozenDict({name: reason for name, reason in missing.items() if reason})
+        return evolve(facts, absent=absent, problems=tuple(self.problems))
+
+    def _model_and_contract(self, facts: Facts) -> Facts:
+        model = self.target.model
+        if model is not None:
+            self.walk = walk(model)
+        config = config_of(self.walk.root) if self.walk else None
+        found = self._find_contract(config)
+        if self.walk is None:
+            self.absent[Section.MODEL.value] = "no model was given"
+        else:
+            walked = self.walk
+            section = model_facts(walked, placeholders=found.placeholders, config=config)
+            facts = evolve(facts, model=section)
+        # The model's facts are taken before any checker runs, and are what the checkers were called on.
+        contract = contract_facts(found, self.walk, runtime=self.runtime)
+        if contract is None:
+            self.absent[Section.CONTRACT.value] = found.reason
+        return evolve(facts, contract=contract)
+
+    def _find_contract(self, config: FrozenDict | None) -> Found:
+        named = self.contract if isinstance(self.contract, str) else None
+        given = self.contract if isinstance(self.contract, Contract) else self.target.contract
+        declared = getattr(self.settings, "contract", None)
+        where = str(getattr(self.settings, "file", None) or "the configuration file")
+        return find_contract(
+            config,
+            given=None if named else given,
+            named=named,
+            declared=declared,
+            declared_in=where,
+            registry=self.registry,
+        )
+
+    def _section(self, facts: Facts, section: Section, collect: Callable[[], Any]) -> Facts:
+        try:
+            value = collect()
+        except TargetError:
+            raise
+        except Exception as error:
+            self._failed(section.value, section.value, error)
+            return facts
+        return evolve(facts, **{section.value: value})
+
+    def _sharding(self) -> Any:
+        if self.walk is None:
+            self.absent[Section.SHARDING.value] = "no model was given"
+            return None
+        from .sharding import sharding_facts
+
+        axes = getattr(self.settings, "expert_axes", ())
+        return sharding_facts(self.walk, optimizer=self.target.optimizer, expert_axes=axes)
+
+    def _load(self) -> LoadFacts | None:
+        try:
+            value = load_facts(self.target.load_info, self.walk.root if self.walk else None)
+        except (TypeError, ValueError) as error:
+            raise TargetError(str(error)) from None
+        if value is None:
+            self.absent[Section.LOAD.value] = "no load report was retained"
+        return value
+
+    def _checkpoint(self) -> Any:
+        if self.target.checkpoint is None:
+            self.absent[Section.CHECKPOINT.value] = NO_CHECKPOINT
+            return None
+        from .checkpoint import CheckpointError, collect_checkpoint
+
+        try:
+            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
+        except CheckpointError as error:
+            raise TargetError(str(error)) from None
+        overlay = bool(getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False))
+        return evolve(checkpoint, overlay_declared=overlay)
+
+    def _plan(self, facts: Facts) -> Any:
+        if facts.checkpoint is None:
+            self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
+            return None
+        from .plan import PlanUnknownError, collect_plan, exclusions_of
+
+        renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
+        try:
+            return collect_plan(
+                facts.checkpoint,
+                model=self.target.model,
+                model_facts=facts.model,
+                renames=renames,
+                exclusions=exclusions_of(facts.contract),
+            )
+        except PlanUnknownError as error:
+            self.absent[Section.PLAN.value] = str(error)
+            return None
+
+    def _data(self) -> Any:
+        if self.target.data is None:
+            self.absent[Section.DATA.value] = "no data pipeline was given"
+            return None
+        return data_facts(self.target.data)
+
+    def _packs(self, facts: Facts) -> Facts:
+        for item in getattr(self.registry, "collectors", ()):
+            try:
+                value = item.collect(self.target, self.walk, facts)
+                if value is not None:
+                    facts = evolve(facts, **{item.section: _checked(item.section, value)})
+            except (Exception, SystemExit) as error:
+                pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
+                self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+        return facts
+
+    def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
+        problem = CollectionProblem(
+            collector=name,
+            section=section,
+            error_type=type(error).__name__,
+            error=printable(str(error)),
+            pack=pack,
+            frame=last_frame(error, root),
+        )
+        self.problems.append(problem)
+        self.absent[section] = f"its collector {name} failed: {problem.error_type}: {problem.error}"
+
+
+def _check_model(model: Any) -> None:
+    if model is None:
+        return
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise TargetError(f"expected a torch.nn.Module as the model, got {type(model).__name__}")
+
+
+def _checked(section: str, value: Any) -> Any:
+    """The section's facts, if they are of the section's class. Raises `TypeError` or `ValueError`."""
+    known = {item.value for item in Section}
+    if section not in known:
+        raise ValueError(f"there is no section {section!r}; expected one of {', '.join(sorted(known))}")
+    kinds = [kind for kind in _members(get_type_hints(Facts)[section]) if kind is not type(None)]
+    if not isinstance(value, tuple(kinds)):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"the section {section!r} takes {names}, the collector returned {type(value).__name__}")
+    return value
+
+
+def _members(hint: Any) -> tuple[type, ...]:
+    return getattr(hint, "__args__", None) or (hint,)
+
+
+def environment() -> Environment:
+    """Versions of what is installed and matters, and the place in a running distributed job."""
+    from importlib import metadata
+
+    from .. import __version__
+
+    versions = {"shardlint": __version__, "python": sys.version.split()[0]}
+    for name in VERSIONS_OF:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    rank, world_size = _place()
+    return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
+
+
+def _place() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()

@@ -1,0 +1,230 @@
+"""The `contract` section: find the contract, evaluate what it declares about the live model, write it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import frozen
+
+from ..contract import Contract, ContractError, ContractQuery, DataPipeline, Replacement, contract_from_mapping
+from ..facts import (
+    EMPTY,
+    ContractFacts,
+    ContractProblem,
+    DataFacts,
+    DataSemanticsFacts,
+    DataStageFacts,
+    FrozenDict,
+    ProbeFacts,
+    ReplacementFacts,
+    SharedStateFacts,
+)
+from ..names import glob_matches, natural_key
+from .importing import ImportProblem, import_object
+from .invariants import evaluate_invariants
+from .matching import matches_type
+from .model import architectures_of
+from .plain import plain, printable
+from .targets import TargetError
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+@frozen(kw_only=True)
+class Found:
+    """
+    What the lookup found: a contract with its source, the problems on the way, or why there is none.
+    """
+
+    contract: Contract | None = None
+    source: str = ""
+    problems: tuple[ContractProblem, ...] = ()
+    reason: str = ""
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The contract's globs of classes that must not be left."""
+        return self.contract.placeholders if self.contract else ()
+
+
+def find_contract(
+    config: FrozenDict | None,
+    *,
+    given: Contract | None = None,
+    named: str | None = None,
+    declared: Mapping[str, Any] | None = None,
+    declared_in: str = "the configuration file",
+    registry: Any = None,
+) -> Found:
+    """
+    Find the contract: the one handed over, the one named on the command line, the one in the configuration file, then
+    what the packs answer for `config.model_type` and each of `config.architectures`. The first wins.
+
+    Raises `TargetError` when `named` cannot be imported.
+    """
+    if given is not None:
+        return _checked(given, "Target.contract")
+    if named:
+        return load_contract(named, config)
+    if declared:
+        return _from_mapping(declared, declared_in)
+    return _from_packs(config, registry)
+
+
+def load_contract(text: str, config: FrozenDict | None = None) -> Found:
+    """
+    The contract that `package.module:name` or `file.py:name` names: a `Contract`, or a provider that takes the query.
+
+    Raises `TargetError` when there is nothing of that name.
+    """
+    try:
+        found = import_object(text)
+    except ImportProblem as problem:
+        raise TargetError(f"contract {text!r}: {problem}") from None
+    if isinstance(found, Contract):
+        return Found(contract=found, source=text)
+    if not callable(found):
+        return _problem(text, f"expected a Contract or a callable that returns one, got {type(found).__name__}")
+    query = next(queries(config), ContractQuery(key="", kind="model_type", config=config or EMPTY))
+    try:
+        result = found(query) if _takes_argument(found) else found()
+    except (Exception, SystemExit) as error:
+        return _problem(text, f"the provider raised {type(error).__name__}: {error}")
+    return _checked(result, text)
+
+
+def _takes_argument(function: Any) -> bool:
+    import inspect
+
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # no signature to be had
+        return True
+    return True
+
+
+def _checked(result: object, source: str) -> Found:
+    if isinstance(result, Contract):
+        return Found(contract=result, source=source)
+    return _problem(source, f"expected a shardlint.contract.Contract, got {type(result).__name__}")
+
+
+def _problem(where: str, error: str) -> Found:
+    problem = ContractProblem(where=where, error=printable(error))
+    return Found(source=where, problems=(problem,))
+
+
+def _from_mapping(declared: Mapping[str, Any], where: str) -> Found:
+    try:
+        return Found(contract=contract_from_mapping(declared), source=where)
+    except ContractError as error:
+        problems = tuple(ContractProblem(where=place, error=printable(text)) for place, text in error.problems)
+        return Found(source=where, problems=problems)
+
+
+def queries(config: FrozenDict | None) -> Iterator[ContractQuery]:
+    """The questions to the packs in their order: the model type, then each architecture."""
+    config = config or EMPTY
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type:
+        yield ContractQuery(key=model_type, kind="model_type", config=config)
+    for name in architectures_of(config):
+        yield ContractQuery(key=name, kind="architecture", config=config)
+
+
+def _from_packs(config: FrozenDict | None, registry: Any) -> Found:
+    asked: list[str] = []
+    problems: list[ContractProblem] = []
+    if registry is None:
+        return Found(reason="no contract was given, and no packs were asked for one")
+    for query in queries(config):
+        asked.append(query.key)
+        for answer in registry.contracts(query):
+            if answer.contract is not None:
+                source = f"pack {answer.label} for {query.key}"
+                return Found(contract=answer.contract, source=source, problems=tuple(problems))
+            problem = ContractProblem(where=f"pack {answer.label}", error=printable(answer.error))
+            if problem not in problems:  # a provider that fails is asked again with the next key
+                problems.append(problem)
+    if problems:
+        return Found(source=problems[0].where, problems=tuple(problems))
+    who = f"no pack has a contract for {', '.join(asked)}" if asked else "the model names no model type or architecture"
+    return Found(reason=f"no contract was given, and {who}")
+
+
+def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
+    """
+    Write the contract down, with what became of its invariants and replacements on the walked model.
+
+    None when there is neither a contract nor a problem. Without a model (`walk` is None) invariants are not evaluated.
+    """
+    contract = found.contract
+    if contract is None:
+        return ContractFacts(source=found.source, problems=found.problems) if found.problems else None
+    invariants, problems = evaluate_invariants(contract.invariants, walk.root if walk else None, runtime=runtime)
+    return ContractFacts(
+        source=found.source,
+        name=contract.name,
+        probes=tuple(_like(ProbeFacts, probe) for probe in contract.probes),
+        invariants=invariants,
+        training_only_targets=contract.training_only_targets,
+        inference_only_sources=contract.inference_only_sources,
+        data=_like(DataSemanticsFacts, contract.data) if contract.data else None,
+        shared_state=tuple(_like(SharedStateFacts, state) for state in contract.shared_state),
+        topology=tuple(_plain_fields(item) for item in contract.topology),
+        parity_cases=tuple(_plain_fields(item) for item in contract.parity_cases),
+        replacements=tuple(_replacement(item, walk) for item in contract.replacements),
+        placeholders=contract.placeholders,
+        lazy_buffers=contract.lazy_buffers,
+        problems=(*found.problems, *problems),
+    )
+
+
+def _like(kind: type[Any], source: Any) -> Any:
+    return kind(**{item.name: getattr(source, item.name) for item in attrs.fields(kind)})
+
+
+def _plain_fields(source: Any) -> FrozenDict:
+    values = {item.name: getattr(source, item.name) for item in attrs.fields(type(source))}
+    return FrozenDict({name: _reference(value) for name, value in values.items()})
+
+
+def _reference(value: Any) -> Any:
+    if callable(value) and not isinstance(value, type):
+        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__name__)}"
+    return plain(value)
+
+
+def _replacement(item: Replacement, walk: Walk | None) -> ReplacementFacts:
+    matched: Iterable[str] = ()
+    if walk is not None:
+        matched = (
+            module.fqn
+            for module in walk.modules
+            if not module.wrapper
+            and matches_type(item.replacement, type(module.module))
+            and (_matches_name(item.pattern, module.names) or matches_type(item.pattern, type(module.module)))
+        )
+    names = tuple(sorted(matched, key=natural_key))
+    return ReplacementFacts(pattern=item.pattern, replacement=item.replacement, matched=names)
+
+
+def _matches_name(pattern: str, names: Iterable[str]) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(glob_matches(pattern, name) or fnmatchcase(name, pattern) for name in names)
+
+
+def data_facts(pipeline: DataPipeline) -> DataFacts:
+    """Write the data pipeline down."""
+    return DataFacts(
+        stages=tuple(DataStageFacts(name=stage.name, fields=stage.fields) for stage in pipeline.stages),
+        runtime_fields=pipeline.runtime_fields,
+        labels_shifted=pipeline.labels_shifted,
+        processor_revision=pipeline.processor_revision,
+    )

@@ -1,0 +1,18 @@
+"""Globs over the names of classes."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+_ROOTS = ("builtins", "torch.nn.modules.module")
+
+
+def type_names(kind: type) -> tuple[str, ...]:
+    """Every name by which a glob may mean the class: bare and qualified, its own and those of its bases."""
+    bases = [base for base in kind.__mro__ if base.__module__ not in _ROOTS]
+    return tuple(name for base in bases for name in (base.__name__, f"{base.__module__}.{base.__qualname__}"))
+
+
+def matches_type(pattern: str, kind: type) -> bool:
+    """Whether the case-sensitive glob names the class or one of its bases; `*` covers every class."""
+    return pattern == "*" or any(fnmatchcase(name, pattern) for name in type_names(kind))

@@ -1,0 +1,193 @@
+"""
+What the ranks of a job tell each other about their models: digests first, details only where they differ.
+
+Every rank says sixteen digests of its parameters and which ranks it shares a mesh or a reduction with. Rank 0 compares
+ranks that share one; of those that differ it asks one for the rows behind the digests that differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from attrs import frozen
+
+from ..facts import Facts, RankDifference, RanksFacts
+from ..facts.sharding import OwnershipFacts, ShardingFacts, placement_texts
+from ..names import natural_key, ranges
+from .exchange import Ask, Place, converse
+
+BUCKETS = 16
+CLASSES = 16
+"""Ranks that differ from the first one each in its own way: so many are asked for details."""
+
+LISTED = 200
+"""Differences that are kept; the others are counted."""
+
+FIELDS = ("global_shape", "dtype", "owner", "domain", "mesh", "placements", "requires_grad")
+Rows = dict[str, tuple[str, ...]]
+
+
+@frozen(kw_only=True)
+class Summary:
+    """What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges."""
+
+    digests: tuple[str, ...]
+    peers: str
+
+
+def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
+    """
+    Return what the ranks do not agree about, the same on every rank. Every rank must call it.
+
+    Raises `RanksError` when a rank failed, died or did not come within `timeout` seconds.
+    """
+    rows = rows_of(facts.sharding)
+    message = msgspec.json.encode(summary_of(facts.sharding, rows, place.rank)).decode()
+
+    def answer(question: str) -> str:
+        return msgspec.json.encode(_rows_in(rows, msgspec.json.decode(question, type=list[int]))).decode()
+
+    def lead(messages: list[str], ask: Ask) -> str:
+        said = [msgspec.json.decode(text, type=Summary) for text in messages]
+        return msgspec.json.encode(_compared(said, rows, ask)).decode()
+
+    return msgspec.json.decode(converse(place, message, lead=lead, answer=answer, timeout=timeout), type=RanksFacts)
+
+
+def rows_of(sharding: ShardingFacts | None) -> Rows:
+    """What must be equal on all ranks, as texts, by name; a second record of one name is told apart by a number."""
+    rows: Rows = {}
+    for record in sharding.parameters if sharding is not None else ():
+        name, number = record.fqn, 2
+        while name in rows:
+            name, number = f"{record.fqn} ({number})", number + 1
+        assert sharding is not None
+        rows[name] = _row(sharding, record)
+    return rows
+
+
+def _row(sharding: ShardingFacts, record: OwnershipFacts) -> tuple[str, ...]:
+    layout = sharding.layout_of(record)
+    mesh = sharding.mesh_text(layout.mesh if layout.mesh is not None else layout.source_mesh)
+    placements = layout.placements or layout.source_placements
+    return (
+        str(list(layout.global_shape)),
+        record.dtype,
+        record.owner,
+        record.domain,
+        mesh,
+        ", ".join(placement_texts(placements)) or "none",
+        str(record.requires_grad),
+    )
+
+
+def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> Summary:
+    """The first message of a rank."""
+    hashes = [hashlib.blake2b(digest_size=8) for _ in range(BUCKETS)]
+    for name in sorted(rows):
+        hashes[bucket_of(name)].update("\x1f".join((name, *rows[name], "")).encode("utf-8", "backslashreplace"))
+    peers = {rank}
+    if sharding is not None:
+        peers.update(number for mesh in sharding.meshes for number in mesh.ranks)
+        peers.update(number for item in sharding.reductions for number in item.ranks or ())
+    return Summary(digests=tuple(item.hexdigest() for item in hashes), peers=ranges(peers))
+
+
+def bucket_of(name: str) -> int:
+    """The bucket of a name: the same on every rank."""
+    return zlib.crc32(name.encode("utf-8", "backslashreplace")) % BUCKETS
+
+
+def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
+    wanted = set(buckets)
+    return {name: row for name, row in rows.items() if bucket_of(name) in wanted}
+
+
+def _compared(said: Sequence[Summary], own: Rows, ask: Ask) -> RanksFacts:
+    groups = groups_of([_numbers(item.peers) for item in said])
+    differences: list[RankDifference] = []
+    for group in groups:
+        differences.extend(_differences(group, said, own, ask))
+    differences.sort(key=lambda item: (natural_key(item.fqn), item.field, item.ranks))
+    return RanksFacts(
+        world_size=len(said),
+        compared=tuple(tuple(group) for group in groups),
+        differences=tuple(differences[:LISTED]),
+        left_out=max(0, len(differences) - LISTED),
+    )
+
+
+def groups_of(peers: Sequence[Iterable[int]]) -> list[list[int]]:
+    """The ranks that are connected by sharing a mesh or a reduction, directly or through others."""
+    parent = list(range(len(peers)))
+
+    def root(rank: int) -> int:
+        while parent[rank] != rank:
+            parent[rank] = parent[parent[rank]]
+            rank = parent[rank]
+        return rank
+
+    for rank, others in enumerate(peers):
+        for other in others:
+            if 0 <= other < len(peers):
+                parent[max(root(rank), root(other))] = min(root(rank), root(other))
+    found: dict[int, list[int]] = defaultdict(list)
+    for rank in range(len(peers)):
+        found[root(rank)].append(rank)
+    return [found[key] for key in sorted(found)]
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The numbers of `ranges`: `0..3,7`."""
+    for part in text.split(","):
+        low, _, high = part.partition("..")
+        yield from range(int(low), int(high or low) + 1)
+
+
+def _differences(group: list[int], said: Sequence[Summary], own: Rows, ask: Ask) -> Iterator[RankDifference]:
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for rank in group:
+        alike.setdefault(said[rank].digests, []).append(rank)
+    classes = list(alike.items())
+    reference, ranks_of_reference = classes[0][0], classes[0][1]
+    for digests, ranks in classes[1 + CLASSES :]:
+        yield RankDifference(
+            fqn="<model>",
+            field="digest",
+            ranks=tuple(ranks),
+            value="-".join(digests),
+            reference_rank=ranks_of_reference[0],
+            reference="-".join(reference),
+        )
+    for digests, ranks in classes[1 : 1 + CLASSES]:
+        buckets = [index for index in range(BUCKETS) if digests[index] != reference[index]]
+        asked = _ask_rows((ranks_of_reference[0], ranks[0]), buckets, own, ask)
+        yield from _between(asked[ranks_of_reference[0]], asked[ranks[0]], ranks_of_reference[0], tuple(ranks))
+
+
+def _ask_rows(ranks: Iterable[int], buckets: list[int], own: Rows, ask: Ask) -> dict[int, Rows]:
+    others = [rank for rank in ranks if rank != 0]
+    answers = ask(others, msgspec.json.encode(buckets).decode())
+    found = {rank: msgspec.json.decode(text, type=Rows) for rank, text in answers.items()}
+    return found | ({0: _rows_in(own, buckets)} if 0 in ranks else {})
+
+
+def _between(reference: Rows, other: Rows, rank: int, ranks: tuple[int, ...]) -> Iterator[RankDifference]:
+    for name in {**reference, **other}:
+        left, right = reference.get(name), other.get(name)
+        if left is None or right is None:
+            present = ("present", "absent")
+            value, wanted = present if left is None else present[::-1]
+            yield RankDifference(
+                fqn=name, field="present", ranks=ranks, value=value, reference_rank=rank, reference=wanted
+            )
+            continue
+        for field, mine, theirs in zip(FIELDS, left, right, strict=True):
+            if mine != theirs:
+                yield RankDifference(
+                    fqn=name, field=field, ranks=ranks, value=theirs, reference_rank=rank, reference=mine
+                )

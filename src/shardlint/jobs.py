@@ -1,0 +1,95 @@
+"""
+Linting on every rank of a job: ranks compare their facts, and agree on one report and one exit status.
+
+    job = Job.join(timeout=120)
+    facts = job.share(facts) if job else facts
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
+
+from .facts import Facts
+from .joint import RanksReport, decode_report, digest_source, encode_report, merge
+from .report.model import Report
+
+if TYPE_CHECKING:
+    from .collect.exchange import Ask, Place
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that a rank waits for the others."""
+
+
+@frozen
+class Job:
+    """The job that this process is a rank of. Every rank must call the same methods in the same order."""
+
+    place: Place
+    timeout: float = DEFAULT_TIMEOUT
+
+    @classmethod
+    def join(cls, timeout: float = DEFAULT_TIMEOUT) -> Job | None:
+        """
+        The job of this process; None when it is alone, or when `timeout` is 0: then each rank lints for itself.
+
+        Raises `RanksError` when there is a job that cannot be joined.
+        """
+        from .collect.exchange import place_in_job
+
+        place = place_in_job(timeout) if timeout > 0 else None
+        return None if place is None else cls(place, timeout)
+
+    def share(self, facts: Facts) -> Facts:
+        """
+        The facts with what the ranks do not agree about. Raises `RanksError` as `agree` does.
+
+        Each rank keeps its own facts; what is compared are digests first, and rows only where those differ.
+        """
+        from .collect.ranks import compare_ranks
+
+        return evolve(facts, ranks=compare_ranks(self.place, facts, self.timeout))
+
+    def agree(self, report: Report) -> Report:
+        """
+        One report for the job, the same on every rank: findings name the ranks that they concern.
+
+        Raises `RanksError` when a rank failed, died or did not come in time.
+        """
+        from .collect.exchange import converse
+
+        own = encode_report(report)
+        digest = hashlib.blake2b(digest_source(report).encode(), digest_size=16).hexdigest()
+
+        def lead(digests: list[str], ask: Ask) -> str:
+            alike: dict[str, list[int]] = {}
+            for rank, said in enumerate(digests):
+                alike.setdefault(said, []).append(rank)
+            others = [ranks[0] for ranks in alike.values() if ranks[0] != 0]
+            texts = {0: own} | (ask(others, "report") if others else {})
+            reports = [
+                RanksReport(ranks=tuple(ranks), report=decode_report(texts[ranks[0]])) for ranks in alike.values()
+            ]
+            return encode_report(merge(reports, self.place.world_size))
+
+        return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
+
+
+@contextlib.contextmanager
+def telling_others(timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
+    """Run a block; when it raises, tell the other ranks, so that they end with this error instead of waiting."""
+    try:
+        yield
+    except BaseException as error:
+        from .collect.exchange import RanksError, fail, place_in_job
+
+        if timeout > 0 and not isinstance(error, RanksError):
+            with contextlib.suppress(Exception):  # the block's own error must get out, whatever the store does
+                place = place_in_job(min(timeout, 5.0))
+                if place is not None:
+                    fail(place, error)
+        raise

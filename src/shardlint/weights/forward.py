@@ -1,0 +1,190 @@
+"""
+The road from the checkpoint to the model: which stored elements every live tensor must hold.
+
+The names are those of the load plan. Conversions are run by Transformers' own code on symbolic tensors; one that
+cannot be followed without values is evaluated on values when its tensors are small enough, else refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import field, frozen
+
+from ..collect.identity_rules import IdentityRules
+from ..collect.live_names import from_model_facts, is_adapted, unwrapped
+from ..collect.plan import _is_pretrained, _live_quantizer
+from ..collect.planner import Exclusions, make_plan
+from ..collect.planning import Converted, LoaderRules, PlanUnknownError
+from ..collect.transformers_rules import TransformersRules, _fresh_copy
+from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
+from .radix import Untrackable
+from .sources import Source, SourceSet, sources_of
+from .symbolic import SymbolicTensor
+
+Values = dict[str, torch.Tensor]
+Evaluate = Callable[[Callable[[str], torch.Tensor]], Values]
+
+
+@frozen(kw_only=True)
+class Group:
+    """
+    A conversion that needs values. `evaluate(read)` computes its live tensors; `read` gives a stored tensor by key.
+
+    `keys` are the stored tensors that it reads whole, `nbytes` what those take in memory, `reason` why it could not be
+    followed without values.
+    """
+
+    keys: tuple[str, ...]
+    nbytes: int
+    reason: str
+    evaluate: Evaluate
+
+
+@frozen(kw_only=True)
+class Forward:
+    """
+    The plan with symbolic tensors: `regions` by live name for all that is loaded, `groups` by first live name.
+
+    `plan` has the rest: what is missing, ignored, excluded, left over. `refused` gives, by live name, the reason why a
+    tensor cannot be compared.
+    """
+
+    plan: PlanFacts
+    sources: SourceSet
+    regions: Mapping[str, SymbolicTensor]
+    groups: Mapping[str, Group] = field(factory=dict)
+    refused: Mapping[str, str] = field(factory=dict)
+
+
+def forward(
+    model: Any,
+    model_facts: ModelFacts,
+    checkpoint: CheckpointFacts,
+    *,
+    renames: Sequence[tuple[str, str]] = (),
+    exclusions: Exclusions | None = None,
+) -> Forward:
+    """
+    Plan the load of `checkpoint` into the live `model` and follow every element.
+
+    Raises `PlanUnknownError` when no plan can be made and `ReadError` when a file cannot be opened.
+    """
+    if checkpoint.format not in ("safetensors", "safetensors-sharded") or not checkpoint.entries:
+        raise PlanUnknownError(
+            f"{checkpoint.path}: expected safetensors files with tensors, found the format {checkpoint.format} with "
+            f"{len(checkpoint.entries)} tensors"
+        )
+    sources = sources_of(checkpoint)
+    rules = _rules(unwrapped(model), checkpoint, renames, sources)
+    live = from_model_facts(model_facts, adapted=is_adapted(model))
+    plan = make_plan(rules, live, checkpoint, exclusions)
+    return _assembled(plan, rules, sources)
+
+
+def _rules(
+    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet
+) -> LoaderRules:
+    if not _is_pretrained(model):
+        return IdentityRules(renames)
+    return FollowedRules(model, sources, quantizer=_live_quantizer(model, checkpoint), renames=renames)
+
+
+class FollowedRules(TransformersRules):
+    """Transformers' rules, with conversions run on symbolic tensors that are kept by live name."""
+
+    def __init__(self, model: Any, sources: SourceSet, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self._sources = sources
+        self.regions: dict[str, SymbolicTensor] = {}
+        self.groups: dict[str, Group] = {}
+        self.refused: dict[str, str] = {}
+
+    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        """Follow the elements; what needs values becomes a group, what would touch the model is refused."""
+        unreadable = next((entry.key for _, entry in parts if entry.key not in self._sources.tensors), None)
+        if unreadable is not None:
+            return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
+        deserialising = [item for item in self.operations(recipe) if item.endswith("Deserialize")]
+        if deserialising:
+            return self._refuse(name, f"{deserialising[0]} rewrites the model, its live layout cannot be compared")
+        wanted = getattr(torch, dtype)
+        try:
+            found = self._run(name, recipe, [(p, e.key, self._leaf(e.key, recipe, wanted)) for p, e in parts])
+        except Untrackable as error:
+            return self._group(name, recipe, parts, wanted, str(error))
+        except Exception as error:  # whatever a conversion raises while loading
+            return Converted({}, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
+        self.regions.update(found)
+        return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
+
+    def _refuse(self, name: str, reason: str) -> Converted:
+        self.refused[name] = reason
+        return Converted({name: None})
+
+    def _leaf(self, key: str, recipe: Any, wanted: torch.dtype) -> SymbolicTensor:
+        source = self._sources.tensors[key]
+        leaf = SymbolicTensor.leaf(key, source.shape, source.dtype)
+        return leaf if self._kept_as_stored(source.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
+
+    def _kept_as_stored(self, dtype: torch.dtype, recipe: Any) -> bool:
+        """Whether the loader hands the tensor over uncast: what a quantiser stores, it decodes itself."""
+        if any(hasattr(operation, "hf_quantizer") for operation in recipe.operations):
+            return True
+        return self._quantizer is not None and not dtype.is_floating_point
+
+    def _run(self, name: str, recipe: Any, parts: Sequence[tuple[str, str, torch.Tensor]]) -> dict[str, Any]:
+        group = _fresh_copy(recipe)
+        for pattern, key, tensor in parts:
+            group.add_tensor(name, key, pattern, tensor)
+        with torch.no_grad():
+            result = group.convert(
+                name, model=self._model, config=self._model.config, hf_quantizer=self._quantizer, loading_info=None
+            )
+        return {target: value[0] if isinstance(value, list) else value for target, value in result.items()}
+
+    def _group(
+        self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], wanted: torch.dtype, reason: str
+    ) -> Converted:
+        keys = tuple(dict.fromkeys(entry.key for _, entry in parts))
+
+        def evaluate(read: Callable[[str], torch.Tensor]) -> Values:
+            def part(key: str) -> torch.Tensor:
+                value = read(key)
+                return value if self._kept_as_stored(value.dtype, recipe) else value.to(wanted)
+
+            return self._run(name, recipe, [(pattern, entry.key, part(entry.key)) for pattern, entry in parts])
+
+        nbytes = sum(self._sources.tensors[key].nbytes for key in keys)
+        self.groups[name] = Group(keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate)
+        return Converted({name: None})
+
+
+def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forward:
+    converted = rules.regions if isinstance(rules, FollowedRules) else {}
+    groups = rules.groups if isinstance(rules, FollowedRules) else {}
+    refused = dict(rules.refused) if isinstance(rules, FollowedRules) else {}
+    regions: dict[str, SymbolicTensor] = {}
+    for tensor in plan.tensors:
+        if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
+            continue
+        found = converted.get(tensor.name) if tensor.operations else _stored(tensor, sources, refused)
+        if found is not None:
+            regions[tensor.name] = found
+    for tensor in plan.tensors:
+        if tensor.status == "tied" and tensor.tied_to in regions:
+            regions[tensor.name] = regions[tensor.tied_to]
+        elif tensor.status == "tied" and tensor.tied_to in refused:
+            refused[tensor.name] = refused[tensor.tied_to]
+    return Forward(plan=plan, sources=sources, regions=regions, groups=groups, refused=refused)
+
+
+def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str]) -> SymbolicTensor | None:
+    (key,) = tensor.sources
+    source: Source | None = sources.tensors.get(key)
+    if source is None:
+        refused[tensor.name] = f"{key}: {sources.refused.get(key, 'it is not stored')}"
+        return None
+    return SymbolicTensor.leaf(key, source.shape, source.dtype)

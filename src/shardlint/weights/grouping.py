@@ -1,0 +1,142 @@
+"""Faults of a result grouped for a reader: one for all tensors of a pattern that are wrong in the same way."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from ..names import collapse, natural_key, pattern_of
+from .reports import first_difference
+from .result import Kind, Result, Row, Status
+
+_DIGITS = re.compile(r"[0-9]+")
+SHOWN_NAMES = 20
+
+
+@frozen(kw_only=True)
+class Fault:
+    """
+    One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding or rank.
+
+    `subject` collapses the names of all tensors concerned, `ranks` are those on which the fault shows (empty: all).
+    """
+
+    what: str
+    subject: str
+    message: str
+    ranks: tuple[int, ...] = ()
+    evidence: dict[str, Any] = field(factory=dict)
+
+
+def faults(result: Result) -> tuple[Fault, ...]:
+    """All faults of a result, the worst kind first."""
+    explained = {layout.name for layout in result.layouts}
+    live = result.of_kind(Kind.LIVE)
+    wrong = [row for row in live if row.status is Status.MISMATCH and row.name not in explained]
+    special = [row for row in live if row.nonfinite and row.status is not Status.MISMATCH]
+    hole = [row for row in live if row.status is Status.INCOMPLETE]
+    unread = [row for row in result.of_kind(Kind.CHECKPOINT) if row.status is Status.INCOMPLETE]
+    padding = [row for row in result.of_kind(Kind.PADDING) if row.status is Status.MISMATCH]
+    return (
+        *(_rank(rank, text) for rank, text in result.errors),
+        *_grouped("mismatch", wrong, _mismatch),
+        *_layouts(result),
+        *_grouped("nonfinite", special, _nonfinite),
+        *_grouped("uncompared", hole, _uncompared),
+        *_grouped("unread", unread, _unread),
+        *_grouped("padding", padding, _padding),
+    )
+
+
+def _rank(rank: int, text: str) -> Fault:
+    return Fault(what="rank", subject=f"rank {rank}", message=f"rank {rank} could not compare: {text}", ranks=(rank,))
+
+
+def _layouts(result: Result) -> Iterator[Fault]:
+    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    ranks: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for layout in result.layouts:
+        key = (pattern_of(layout.name), layout.declared, layout.found)
+        groups[key].append(layout.name)
+        ranks[key] |= set(layout.ranks)
+    for (pattern, declared, found), names in groups.items():
+        yield Fault(
+            what="layout",
+            subject=collapse(names),
+            message=f"the placement {declared} does not describe the data: the bits are those of {found}",
+            ranks=tuple(sorted(ranks[pattern, declared, found])),
+            evidence={"declared": declared, "found": found, "tensors": tuple(names[:SHOWN_NAMES])},
+        )
+
+
+def _grouped(what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], str]) -> Iterator[Fault]:
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[pattern_of(row.name), _DIGITS.sub("#", row.reason)].append(row)
+    for members in groups.values():
+        ordered = sorted(members, key=lambda row: natural_key(row.name))
+        names = [row.name for row in ordered]
+        yield Fault(
+            what=what,
+            subject=collapse(names),
+            message=message(ordered),
+            ranks=_ranks(what, ordered),
+            evidence=_evidence(ordered),
+        )
+
+
+def _ranks(what: str, rows: Sequence[Row]) -> tuple[int, ...]:
+    if what == "padding":
+        return tuple(sorted({rank for row in rows for rank in row.ranks}))
+    return tuple(sorted({row.first.rank for row in rows if row.first and row.load_mismatches and row.first.rank}))
+
+
+def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
+    first = next((row.first for row in rows if row.first), None)
+    found: dict[str, Any] = {
+        "tensors": tuple(row.name for row in rows[:SHOWN_NAMES]),
+        "count": len(rows),
+        "checked": sum(row.checked for row in rows),
+        "expected": sum(row.expected for row in rows),
+        "load_dtype_mismatches": sum(row.load_mismatches for row in rows),
+        "exact_reference_mismatches": sum(row.exact_mismatches for row in rows),
+        "nonfinite_elements": sum(row.nonfinite for row in rows),
+    }
+    if first is not None:
+        found["first_live"] = f"{first.live_key}{list(first.live_index)}"
+        found["first_checkpoint"] = f"{first.checkpoint_key}{list(first.checkpoint_index)}"
+        found["actual"], found["reference"] = first.actual, first.reference
+    reasons = tuple(dict.fromkeys(row.reason for row in rows if row.reason))
+    return found | ({"reason": reasons[0]} if reasons else {})
+
+
+def _count(rows: Sequence[Row]) -> str:
+    return f" in {len(rows)} tensors" if len(rows) > 1 else ""
+
+
+def _mismatch(rows: Sequence[Row]) -> str:
+    wrong, total = sum(row.load_mismatches for row in rows), sum(row.expected for row in rows)
+    first = next(row for row in rows if row.first)
+    return f"{wrong} of {total} elements{_count(rows)} are not what the checkpoint holds; {first_difference(first)}"
+
+
+def _nonfinite(rows: Sequence[Row]) -> str:
+    return f"{sum(row.nonfinite for row in rows)} elements{_count(rows)} are infinite or not a number"
+
+
+def _uncompared(rows: Sequence[Row]) -> str:
+    total = sum(row.expected - row.checked for row in rows)
+    return f"{total} elements{_count(rows)} could not be compared with the checkpoint: {rows[0].reason}"
+
+
+def _unread(rows: Sequence[Row]) -> str:
+    total = sum(row.expected - row.checked for row in rows)
+    return f"{total} stored elements{_count(rows)} have no counterpart in the model: {rows[0].reason}"
+
+
+def _padding(rows: Sequence[Row]) -> str:
+    return f"{sum(row.load_mismatches for row in rows)} padding elements{_count(rows)} are not zero"

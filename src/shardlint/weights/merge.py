@@ -1,0 +1,220 @@
+"""Put the ranks' parts together: one row for every live tensor, every stored tensor and every padding."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import evolve
+
+from ..facts import PlanFacts, TensorPlan
+from .coverage import SourceCoverage
+from .diagnose import unravel
+from .forward import Forward
+from .part import LivePart, RankPart
+from .result import Kind, Result, Row, Status, WrongLayout, sorted_rows
+from .sources import Source
+from .tally import Difference, Tally
+
+_EXCLUDED = ("missing-ignored", "missing-excluded")
+
+
+def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
+    """The result of all ranks. The plan of the caller, rank 0, counts for all."""
+    rows = [*_live_rows(forward, parts), *_checkpoint_rows(forward, parts), *_padding_rows(parts)]
+    return Result(
+        rows=sorted_rows(rows),
+        layouts=_layouts(parts),
+        errors=tuple((part.rank, part.error) for part in parts if part.error),
+        incomplete=_why_incomplete(parts),
+        world_size=len(parts),
+        notes=tuple(note for part in parts for note in part.notes),
+        compared_bytes=sum(part.bytes for part in parts),
+        seconds=max((part.seconds for part in parts), default=0.0),
+    )
+
+
+def _why_incomplete(parts: Sequence[RankPart]) -> str:
+    if any(part.interrupted for part in parts):
+        return "the run was interrupted"
+    if any(part.sampled for part in parts):
+        return "only a sample of the elements was compared, which proves nothing about the rest"
+    return ""
+
+
+def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
+    """Layouts that explain every rank on which the tensor differs."""
+    wrong: dict[str, set[int]] = defaultdict(set)
+    explained: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for part in parts:
+        for count in part.counts:
+            if count.tally.load_mismatches:
+                wrong[count.live].add(part.rank)
+        for layout in part.layouts:
+            explained[layout.name, layout.declared, layout.found].add(part.rank)
+    return tuple(
+        WrongLayout(name=name, declared=declared, found=found, ranks=tuple(sorted(ranks)))
+        for (name, declared, found), ranks in sorted(explained.items())
+        if wrong[name] == ranks
+    )
+
+
+def _tallies(forward: Forward, parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
+    found: dict[str, Tally] = {}
+    for part in parts:
+        for count in part.counts:
+            first = count.tally.first and _placed(count.tally.first, part.rank, forward.sources.tensors)
+            found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first))
+    return found
+
+
+def _placed(difference: Difference, rank: int, sources: Mapping[str, Source]) -> Difference:
+    """The difference with its rank, and the flat element of the stored tensor as an index."""
+    source = sources.get(difference.checkpoint_key)
+    index = difference.checkpoint_index
+    if source is not None and len(index) == 1 and index[0] < source.volume:
+        index = unravel(index[0], source.shape)
+    return evolve(difference, rank=rank, checkpoint_index=index)
+
+
+def _status(tally: Tally, complete: bool) -> Status:
+    if tally.load_mismatches:
+        return Status.MISMATCH
+    if not complete:
+        return Status.INCOMPLETE
+    return Status.DTYPE_CAST if tally.exact_mismatches else Status.EXACT
+
+
+def _row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
+    return Row(
+        kind=kind,
+        name=name,
+        status=_status(tally, complete),
+        checked=tally.checked,
+        exact_mismatches=tally.exact_mismatches,
+        load_mismatches=tally.load_mismatches,
+        nonfinite=tally.nonfinite,
+        max_abs=tally.max_abs,
+        max_load_abs=tally.max_load_abs,
+        lower_bounds=bool(tally.counted_tiles),
+        first=tally.first,
+    )
+
+
+def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
+    tallies = _tallies(forward, parts, "live")
+    plans = forward.plan.tensor_by_name()
+    partial = bool(_why_incomplete(parts))
+    held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
+    for part in parts:
+        for live in part.live:
+            held[live.name].append((part.rank, live))
+    for name, on_ranks in held.items():
+        first = on_ranks[0][1]
+        names = [alias for alias in first.names if alias in tallies] or [name]
+        for alias in names:
+            yield _live_row(alias, on_ranks, tallies.get(alias, Tally()), plans, partial)
+
+
+def _live_row(
+    name: str,
+    on_ranks: Sequence[tuple[int, LivePart]],
+    tally: Tally,
+    plans: Mapping[str, TensorPlan],
+    partial: bool,
+) -> Row:
+    expected = sum(live.expected for _, live in on_ranks)
+    followed = sum(live.expected for _, live in on_ranks if live.followed)
+    covered = all(live.covered == live.expected for _, live in on_ranks)
+    checked = tally.checked + followed
+    plan = plans.get(name)
+    row = _row(Kind.LIVE, name, tally, (covered and checked == expected) or (partial and covered))
+    reason = next((live.reason for _, live in on_ranks if live.reason), "")
+    status = row.status
+    if plan is not None and plan.status in _EXCLUDED and not tally.checked:
+        status = Status.EXCLUDED
+    elif status is Status.INCOMPLETE and not reason:
+        reason = f"{checked} of {expected} elements were compared"
+    return evolve(
+        row,
+        status=status,
+        checked=checked,
+        expected=expected,
+        shape=plan.shape if plan else (),
+        dtype=on_ranks[0][1].dtype,
+        sources=plan.sources if plan else (),
+        operations=plan.operations if plan else (),
+        reason=reason,
+        ranks=tuple(rank for rank, live in on_ranks if live.expected),
+    )
+
+
+def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
+    coverage = SourceCoverage()
+    for part in parts:
+        coverage.merge(part.read, part.unknown)
+    tallies = _tallies(forward, parts, "key")
+    partial = bool(_why_incomplete(parts))
+    excused = _leftovers(forward.plan)
+    users = forward.plan.names_by_key()
+    for key, source in forward.sources.tensors.items():
+        tally = tallies.get(key, Tally())
+        read = coverage.volume(key)
+        row = _row(Kind.CHECKPOINT, key, tally, read == source.volume)
+        checked = tally.checked if partial else read or 0
+        yield evolve(_checkpoint_row(row, source, read, excused.get(key)), checked=checked, sources=users.get(key, ()))
+    for key, reason in forward.sources.refused.items():
+        yield Row(kind=Kind.CHECKPOINT, name=key, status=Status.INCOMPLETE, reason=reason, sources=users.get(key, ()))
+
+
+def _checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[str, bool] | None) -> Row:
+    status, reason = row.status, ""
+    if leftover is not None and not read:
+        reason, excused = leftover
+        status = Status.EXCLUDED if excused else Status.INCOMPLETE
+    elif read is None:
+        reason = "how much of it was read cannot be told within bounded memory"
+    elif read != source.volume:
+        reason = f"{read} of {source.volume} elements reach a live tensor"
+    return evolve(
+        row,
+        status=status,
+        reason=reason,
+        shape=source.shape,
+        dtype=str(source.dtype).removeprefix("torch."),
+        expected=source.volume,
+    )
+
+
+def _leftovers(plan: PlanFacts) -> dict[str, tuple[str, bool]]:
+    """Stored keys without a live tensor: why, and whether that is right."""
+    found: dict[str, tuple[str, bool]] = {}
+    for item in plan.leftovers:
+        text = f"{item.reason} ({item.pattern})" if item.pattern else item.reason
+        if item.reason == "unexpected":
+            text = f"no live tensor takes it; it would be called {item.renamed}"
+        found[item.key] = (text, item.reason != "unexpected")
+    return found
+
+
+def _padding_rows(parts: Sequence[RankPart]) -> Iterable[Row]:
+    held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
+    for part in parts:
+        for live in part.live:
+            if live.padding:
+                held[live.name].append((part.rank, live))
+    for name, on_ranks in held.items():
+        total = sum(live.padding for _, live in on_ranks)
+        wrong = sum(live.padding_wrong for _, live in on_ranks)
+        yield Row(
+            kind=Kind.PADDING,
+            name=name,
+            status=Status.MISMATCH if wrong else Status.EXACT,
+            checked=total,
+            expected=total,
+            exact_mismatches=wrong,
+            load_mismatches=wrong,
+            dtype=on_ranks[0][1].dtype,
+            reason="elements beyond the logical shape must be zero" if wrong else "",
+            ranks=tuple(rank for rank, live in on_ranks if live.padding_wrong),
+        )

@@ -1,0 +1,35 @@
+"""The settings of the contract mirror the classes that contracts are made of."""
+
+import attrs
+import pytest
+
+from shardlint.config import schema
+
+contract = pytest.importorskip("shardlint.contract")
+
+PAIRS = {
+    "Contract": schema.CONTRACT,
+    "Probe": schema.PROBE,
+    "Invariant": schema.INVARIANT,
+    "DataSemantics": schema.DATA,
+    "SharedState": schema.SHARED_STATE,
+    "TopologyConstraint": schema.TOPOLOGY,
+    "ParityCase": schema.PARITY_CASE,
+    "Replacement": schema.REPLACEMENT,
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_same_keys_with_the_same_defaults(name):
+    fields = {item.name.replace("_", "-"): item for item in attrs.fields(getattr(contract, name))}
+    keys = {key.name: key for key in PAIRS[name].keys}
+    assert set(keys) == set(fields)
+    shown = {key: item.default for key, item in fields.items() if keys[key].default is not None}
+    assert {key: keys[key].default for key in shown} == shown
+    assert all(keys[key].required for key, item in fields.items() if item.default is attrs.NOTHING)
+
+
+def test_the_same_words():
+    assert schema.PHASES == contract.LIFECYCLE_PHASES
+    assert schema.STAGES == contract.PROBE_STAGES
+    assert schema.COMPARISONS == contract.COMPARISONS

@@ -1,0 +1,297 @@
+"""The exchange between ranks, as threads over the stores that torch offers."""
+
+import threading
+import time
+
+import pytest
+import torch.distributed as dist
+from attrs import evolve
+
+from shardlint.collect.exchange import Place, RanksError, converse, fail
+from shardlint.collect.ranks import BUCKETS, bucket_of, compare_ranks, groups_of, rows_of, summary_of
+from shardlint.facts import (
+    Facts,
+    FrozenDict,
+    LayoutFacts,
+    MeshFacts,
+    OwnershipFacts,
+    ReductionFacts,
+    ShardingFacts,
+    UnitFacts,
+)
+from shardlint.jobs import Job
+from shardlint.report.model import Report, Verdict
+from shardlint.rule import Finding, Phase, Severity, SubjectKind
+from shardlint.runner import Outcome, Status
+
+
+def run_ranks(world, function, *, absent=()):
+    """Run `function(place)` as every rank, on one store; what each returned or raised."""
+    store = dist.HashStore()
+    results = {}
+
+    def rank(number):
+        place = Place(store, number, world)
+        try:
+            results[number] = (function(place), place)
+        except Exception as error:
+            results[number] = (error, place)
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(world) if number not in absent]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def echo(place, timeout=5.0, message=None):
+    return converse(
+        place,
+        message or f"hello from {place.rank}",
+        lead=lambda messages, ask: " | ".join(messages),
+        answer=str.upper,
+        timeout=timeout,
+    )
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_every_rank_gets_what_rank_0_made_of_all_messages(world):
+    results = run_ranks(world, echo)
+    wanted = " | ".join(f"hello from {rank}" for rank in range(world))
+    assert [results[rank][0] for rank in range(world)] == [wanted] * world
+
+
+def test_rank_0_may_ask_some_ranks_several_times():
+    def talk(place):
+        return converse(
+            place,
+            "",
+            lead=lambda messages, ask: str((ask([1, 3], "more"), ask([2], "again"))),
+            answer=lambda question: f"{place.rank}: {question}",
+            timeout=5.0,
+        )
+
+    results = run_ranks(4, talk)
+    assert {results[rank][0] for rank in range(4)} == {"({1: '1: more', 3: '3: more'}, {2: '2: again'})"}
+
+
+def test_many_turns_leave_few_keys():
+    store = dist.HashStore()
+
+    def rank(number):
+        place = Place(store, number, 3)
+        for turn in range(20):
+            assert "turn 7" not in echo(place, message=f"turn {turn}") or turn == 7
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert store.num_keys() < 8  # those of the last turn
+
+
+@pytest.mark.parametrize("absent", [(0,), (2,), (1, 3)])
+def test_ranks_that_do_not_come_are_named_within_the_limit(absent):
+    started = time.monotonic()
+    results = run_ranks(4, lambda place: echo(place, timeout=1.0), absent=absent)
+    assert time.monotonic() - started < 20
+    for number in set(range(4)) - set(absent):
+        error = results[number][0]
+        assert isinstance(error, RanksError)
+        assert set(error.causes) == set(absent)
+        assert "did not take part within 1 s" in str(error)
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_an_error_of_one_rank_ends_all_of_them_at_once(culprit):
+    def talk(place):
+        if place.rank == culprit:
+            fail(place, ValueError("no such layer"))
+            raise ValueError("no such layer")
+        return echo(place, timeout=30.0)
+
+    started = time.monotonic()
+    results = run_ranks(4, talk)
+    assert time.monotonic() - started < 15
+    for number in set(range(4)) - {culprit}:
+        error = results[number][0]
+        assert isinstance(error, RanksError)
+        assert error.causes == {culprit: "ValueError: no such layer"}
+
+
+def test_an_error_while_leading_or_answering_is_told_to_everybody():
+    def leading(messages, ask):
+        raise KeyError("lost")
+
+    results = run_ranks(2, lambda place: converse(place, "", lead=leading, answer=str, timeout=5.0))
+    assert isinstance(results[0][0], KeyError)
+    assert results[1][0].causes == {0: "KeyError: 'lost'"}
+
+    def answering(question):
+        raise LookupError("gone")
+
+    results = run_ranks(
+        3, lambda place: converse(place, "", lead=lambda m, ask: str(ask([2], "x")), answer=answering, timeout=5.0)
+    )
+    assert [results[rank][0].causes for rank in range(3)] == [{2: "LookupError: gone"}] * 3
+
+
+def test_a_rank_that_missed_turns_is_told_once_and_then_in_step_again():
+    gave_up, told = threading.Event(), threading.Event()
+
+    def talk(place):
+        if place.rank == 0:
+            for _ in range(3):
+                with pytest.raises(RanksError, match="rank 1: did not take part"):
+                    echo(place, timeout=0.2)
+            gave_up.set()
+            assert told.wait(30)
+        else:
+            assert gave_up.wait(30)
+            with pytest.raises(RanksError, match="rank 1: did not take part"):
+                echo(place, timeout=20.0)
+            told.set()
+        return echo(place, timeout=20.0)
+
+    results = run_ranks(2, talk)
+    assert results[0][0] == results[1][0] == "hello from 0 | hello from 1"
+
+
+def sharding_of(rank, world, **changes):
+    names = changes.get("names", [f"layers.{i}.weight" for i in range(40)])
+    mesh = MeshFacts(
+        axes=("fsdp",), shape=(world,), ranks=tuple(changes.get("ranks", range(world))), coordinate=(rank,)
+    )
+    layout = LayoutFacts(global_shape=(8, 4), local_shape=(8 // world, 4), mesh=0)
+    records = tuple(
+        OwnershipFacts(fqn=name, owner="<root>", unit=0, layout=0, identity=i, dtype=changes.get(name, "float32"))
+        for i, name in enumerate(names)
+    )
+    return ShardingFacts(
+        meshes=(mesh,),
+        layouts=(layout,),
+        reductions=(ReductionFacts(ranks=mesh.ranks, divisor=float(world)),),
+        units=(UnitFacts(name="<root>", owner="<root>", kind="fsdp2", mesh=0, reduction=0),),
+        parameters=records,
+    )
+
+
+def test_equal_ranks_say_their_digests_and_nothing_else():
+    results = run_ranks(4, lambda place: compare_ranks(place, Facts(sharding=sharding_of(place.rank, 4)), 5.0))
+    assert results[0][0].compared == ((0, 1, 2, 3),)
+    assert results[0][0].differences == ()
+    assert results[3][1].sent < 600
+
+
+def test_the_rank_that_differs_is_named_with_the_first_difference():
+    def compare(place):
+        changes = {"layers.7.weight": "bfloat16"} if place.rank == 2 else {}
+        if place.rank == 3:
+            changes["names"] = [f"layers.{i}.weight" for i in range(41)]
+        return compare_ranks(place, Facts(sharding=sharding_of(place.rank, 4, **changes)), 5.0)
+
+    results = run_ranks(4, compare)
+    assert len({results[rank][0] for rank in range(4)}) == 1
+    extra, dtype = sorted(results[0][0].differences, key=lambda item: item.fqn != "layers.40.weight")
+    assert (extra.fqn, extra.field, extra.ranks, extra.value) == ("layers.40.weight", "present", (3,), "present")
+    assert (dtype.fqn, dtype.field, dtype.ranks) == ("layers.7.weight", "dtype", (2,))
+    assert (dtype.value, dtype.reference, dtype.reference_rank) == ("bfloat16", "float32", 0)
+    asked = {bucket_of("layers.7.weight")}
+    assert results[2][1].sent < 600 + 150 * sum(bucket_of(f"layers.{i}.weight") in asked for i in range(40))
+
+
+def test_pipeline_stages_are_not_compared_with_each_other():
+    def compare(place):
+        stage = place.rank // 2
+        names = [f"layers.{stage}.weight"]
+        facts = sharding_of(place.rank, 2, names=names, ranks=(2 * stage, 2 * stage + 1))
+        return compare_ranks(place, Facts(sharding=facts), 5.0)
+
+    results = run_ranks(4, compare)
+    assert results[0][0].compared == ((0, 1), (2, 3))
+    assert results[0][0].differences == ()
+
+
+def test_a_difference_inside_a_later_stage_is_found_without_rank_0():
+    def compare(place):
+        stage = place.rank // 2
+        changes = {"layers.0.weight": "float16"} if place.rank == 3 else {}
+        facts = sharding_of(place.rank, 2, ranks=(2 * stage, 2 * stage + 1), **changes)
+        return compare_ranks(place, Facts(sharding=facts), 5.0)
+
+    (difference,) = run_ranks(4, compare)[0][0].differences
+    assert (difference.ranks, difference.reference_rank, difference.value) == ((3,), 2, "float16")
+
+
+def test_groups_follow_shared_ranks():
+    assert groups_of([[0, 1], [1], [2, 3], [3]]) == [[0, 1], [2, 3]]
+    assert groups_of([[0, 2], [1, 3], [2], [3, 0]]) == [[0, 1, 2, 3]]
+
+
+def test_digests_do_not_depend_on_the_order_of_parameters():
+    facts = sharding_of(0, 2)
+    turned = evolve(facts, parameters=tuple(reversed(facts.parameters)))
+    left, right = (summary_of(item, rows_of(item), 0) for item in (facts, turned))
+    assert left == right
+    assert len(left.digests) == BUCKETS
+
+
+def finding(subject, message="wrong"):
+    return Finding(
+        code="D304",
+        name="unmanaged-trainable-parameter",
+        phase=Phase.D3,
+        severity=Severity.ERROR,
+        subject=subject,
+        kind=SubjectKind.TENSOR,
+        message=message,
+        evidence={"a": (1, 2)},
+        why="w",
+        remediation="r",
+    )
+
+
+def report(*findings, status=Status.CLEAN, reason="", blocked=()):
+    outcome = Outcome(code="D304", name="x", phase=Phase.D3, status=status, reason=reason, seconds=0.1)
+    verdict = Verdict.BLOCKED if blocked else Verdict.FAIL if findings else Verdict.PASS
+    return Report(verdict=verdict, findings=findings, outcomes=(outcome,), blocked_by=blocked, metadata=FrozenDict(a=1))
+
+
+def test_reports_become_one_whose_findings_name_their_ranks():
+    def agree(place):
+        here = [finding("shared", f"seen on {place.rank}")]
+        if place.rank == 2:
+            here.append(finding("mine"))
+        return Job(place, 5.0).agree(report(*here, status=Status.FOUND))
+
+    results = run_ranks(4, agree)
+    assert len({results[rank][0] for rank in range(4)}) == 1
+    joint = results[3][0]
+    assert [(item.subject, item.ranks, item.message) for item in joint.findings] == [
+        ("mine", (2,), "wrong"),
+        ("shared", (), "seen on 0"),
+    ]
+    assert joint.exit_status == 1
+    assert joint.outcomes[0].findings == 2
+
+
+def test_one_rank_that_fails_gives_every_rank_its_exit_status():
+    joint = run_ranks(4, lambda place: Job(place, 5.0).agree(report(*([finding("x")] if place.rank == 3 else []))))
+    assert [joint[rank][0].exit_status for rank in range(4)] == [1] * 4
+
+
+def test_a_rule_that_one_rank_could_not_evaluate_is_no_clean_rule():
+    def agree(place):
+        lost = place.rank == 1
+        status = Status.NOT_EVALUATED if lost else Status.CLEAN
+        mine = report(status=status, reason="no mesh" if lost else "", blocked=("not trusted",) if lost else ())
+        return Job(place, 5.0).agree(mine)
+
+    joint = run_ranks(2, agree)[0][0]
+    assert joint.outcomes[0].status is Status.NOT_EVALUATED
+    assert joint.outcomes[0].reason == "rank 1: no mesh"
+    assert joint.blocked_by == ("rank 1: not trusted",)
+    assert joint.exit_status == 2

@@ -1,0 +1,43 @@
+"""Tiny models saved and loaded, for the tests of verification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plan.shrink import quiet
+
+
+def mixtral_config(**changes: Any) -> Any:
+    from transformers import MixtralConfig
+
+    settings = {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_local_experts": 4,
+    }
+    return MixtralConfig(**settings | changes)
+
+
+def saved(folder: Path, config: Any, kind: Any, *, dtype: torch.dtype = torch.float32) -> Path:
+    """A checkpoint of a model with random values everywhere, also where initialisation gives zeros or ones."""
+    torch.manual_seed(1)
+    with quiet():
+        model = kind(config).to(dtype)
+        with torch.no_grad():
+            for tensor in {id(p): p for p in [*model.parameters(), *model.buffers()]}.values():
+                if tensor.is_floating_point():
+                    tensor.copy_(torch.randn(tensor.shape) * 0.05 + 0.01)
+        model.save_pretrained(folder)
+    return folder
+
+
+def loaded(folder: Path, kind: Any, **settings: Any) -> Any:
+    with quiet():
+        return kind.from_pretrained(folder, **settings)

@@ -1,0 +1,358 @@
+"""Verifying live models: right loads pass whole, and each way of being wrong is found and named."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+from attrs import evolve
+from safetensors.torch import load_file, save_file
+
+from shardlint.facts import ContractFacts
+from shardlint.weights import ExternalShard, Kind, Result, Row, Status, Verdict, WeightsDifferError, faults, verify
+from shardlint.weights.bits import bits_of
+from weights.models import loaded, mixtral_config, saved
+
+
+@pytest.fixture(scope="module")
+def mixtral(tmp_path_factory):
+    from transformers import MixtralForCausalLM
+
+    return saved(tmp_path_factory.mktemp("mixtral"), mixtral_config(), MixtralForCausalLM)
+
+
+@pytest.fixture
+def model(mixtral):
+    from transformers import MixtralForCausalLM
+
+    return loaded(mixtral, MixtralForCausalLM)
+
+
+def wrong(result: Result) -> dict[str, Row]:
+    return {row.name: row for row in result.of_kind(Kind.LIVE) if row.load_mismatches}
+
+
+def test_a_right_load_passes_and_covers_both_sides(model, mixtral):
+    result = verify(model, mixtral)
+    assert result.verdict is Verdict.PASS
+    live, stored = result.of_kind(Kind.LIVE), result.of_kind(Kind.CHECKPOINT)
+    assert {row.name for row in live} == set(model.state_dict())
+    assert sum(row.checked for row in live) == sum(value.numel() for value in model.state_dict().values())
+    assert sum(row.checked for row in stored) == sum(row.expected for row in stored)
+    assert {row.status for row in result.rows} == {Status.EXACT}
+    experts = next(row for row in live if row.name.endswith("1.mlp.experts.gate_up_proj"))
+    assert experts.operations == ("MergeModulelist", "Concatenate")
+    assert len(experts.sources) == 8
+    assert faults(result) == ()
+    result.raise_for_failure()
+
+
+def test_nothing_of_the_model_is_touched(model, mixtral):
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    flags = [(p.requires_grad, p._version, p.data_ptr()) for p in model.parameters()]
+    state = torch.random.get_rng_state()
+    verify(model, mixtral)
+    assert [(p.requires_grad, p._version, p.data_ptr()) for p in model.parameters()] == flags
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all((bits_of(value) == bits_of(before[key])).all() for key, value in model.state_dict().items())
+
+
+def test_one_bit_is_found_at_its_places(model, mixtral):
+    bits_of(model.model.layers[1].mlp.experts.down_proj)[2, 7, 9] ^= 1
+    result = verify(model, mixtral)
+    (row,) = wrong(result).values()
+    assert (row.name, row.load_mismatches, row.status) == (
+        "model.layers.1.mlp.experts.down_proj",
+        1,
+        Status.MISMATCH,
+    )
+    assert row.first is not None
+    assert row.first.live_index == (2, 7, 9)
+    assert row.first.checkpoint_key == "model.layers.1.block_sparse_moe.experts.2.w2.weight"
+    assert row.first.checkpoint_index == (7, 9)
+    assert result.verdict is Verdict.FAIL
+    (fault,) = faults(result)
+    assert fault.subject == "model.layers.1.mlp.experts.down_proj"
+    assert "1 of 4096 elements" in fault.message
+    assert "block_sparse_moe.experts.2.w2.weight[7, 9]" in fault.message
+    with pytest.raises(WeightsDifferError, match="FAIL"):
+        result.raise_for_failure()
+
+
+def swap(a, b):
+    with torch.no_grad():
+        keep = a.clone()
+        a.copy_(b)
+        b.copy_(keep)
+
+
+def swapped_experts(m):
+    down = m.model.layers[0].mlp.experts.down_proj
+    swap(down[1], down[3])
+
+
+def transposed_expert(m):
+    down = m.model.layers[1].mlp.experts.down_proj
+    with torch.no_grad():
+        down[2] = down[2].t().clone()
+
+
+def exchanged_layers(m):
+    first, second = (dict(layer.named_parameters()) for layer in m.model.layers)
+    for name in first:
+        swap(first[name], second[name])
+
+
+def exchanged_q_and_k(m):
+    attention = m.model.layers[0].self_attn
+    swap(attention.q_proj.weight, attention.k_proj.weight)
+
+
+def permuted_for_rope_twice(m):
+    with torch.no_grad():
+        weight = m.model.layers[1].self_attn.q_proj.weight
+        weight.copy_(weight.view(4, 4, 2, 32).transpose(1, 2).reshape(32, 32).clone())
+
+
+def norm_at_default(m):
+    torch.nn.init.ones_(m.model.norm.weight)
+
+
+@pytest.mark.parametrize(
+    ("fault", "names", "count"),
+    [
+        (swapped_experts, {"model.layers.0.mlp.experts.down_proj"}, 2 * 32 * 32),
+        (transposed_expert, {"model.layers.1.mlp.experts.down_proj"}, 32 * 31),
+        (exchanged_q_and_k, {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qk"}, 2 * 32 * 32),
+        (permuted_for_rope_twice, {"model.layers.1.self_attn.q_proj.weight"}, None),
+        (norm_at_default, {"model.norm.weight"}, 32),
+        (exchanged_layers, None, None),
+    ],
+)
+def test_faults_of_loading_are_found(model, mixtral, fault, names, count):
+    fault(model)
+    found = wrong(verify(model, mixtral))
+    if names is None:
+        names = {name for name in model.state_dict() if name.startswith("model.layers.")}
+    assert set(found) == names
+    assert count is None or sum(row.load_mismatches for row in found.values()) == count
+
+
+def test_values_that_only_bits_tell_apart(mixtral, tmp_path):
+    from transformers import MixtralForCausalLM
+
+    folder = tmp_path / "zeros"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((mixtral / "config.json").read_bytes())
+    stored = load_file(mixtral / "model.safetensors")
+    stored["model.norm.weight"][:] = 0.0
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    model = loaded(folder, MixtralForCausalLM)
+    assert verify(model, folder).verdict is Verdict.PASS
+    with torch.no_grad():
+        model.model.norm.weight[3] = -0.0
+    (row,) = wrong(verify(model, folder)).values()
+    assert (row.load_mismatches, row.max_abs) == (1, 0.0)
+    assert row.first is not None
+    assert (row.first.actual, row.first.reference) == ("-0.0", "0.0")
+
+
+def test_nan_is_found_even_where_the_checkpoint_has_it(mixtral, tmp_path):
+    from transformers import MixtralForCausalLM
+
+    (tmp_path / "config.json").write_bytes((mixtral / "config.json").read_bytes())
+    stored = load_file(mixtral / "model.safetensors")
+    stored["model.layers.0.self_attn.q_proj.weight"][1, 2] = float("nan")
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    result = verify(loaded(tmp_path, MixtralForCausalLM), tmp_path)
+    assert result.verdict is Verdict.FAIL
+    (fault,) = faults(result)
+    assert (fault.what, fault.subject) == ("nonfinite", "model.layers.0.self_attn.q_proj.weight")
+    assert wrong(result) == {}
+
+
+def test_a_narrowing_load_is_a_cast_and_passes(mixtral):
+    from transformers import MixtralForCausalLM
+
+    result = verify(loaded(mixtral, MixtralForCausalLM, dtype=torch.bfloat16), mixtral)
+    assert result.verdict is Verdict.PASS
+    assert result.count(Status.DTYPE_CAST) > 15
+    row = result.of_kind(Kind.LIVE)[0]
+    assert row.first is not None
+    assert row.first.cast_only
+    assert row.max_load_abs == 0.0
+    assert row.max_abs is not None
+    assert row.max_abs > 0
+
+
+def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
+    from transformers import MixtralForCausalLM
+
+    (tmp_path / "config.json").write_bytes((mixtral / "config.json").read_bytes())
+    stored = load_file(mixtral / "model.safetensors")
+    stored["model.layers.9.extra.weight"] = stored.pop("model.norm.weight")
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = loaded(tmp_path, MixtralForCausalLM)
+    result = verify(model, tmp_path)
+    assert result.verdict is Verdict.FAIL
+    assert {(fault.what, fault.subject) for fault in faults(result)} == {
+        ("uncompared", "model.norm.weight"),
+        ("unread", "model.layers.9.extra.weight"),
+    }
+    excused = ContractFacts(
+        source="test", training_only_targets=("model.norm.*",), inference_only_sources=("*.extra.weight",)
+    )
+    result = verify(model, tmp_path, contract=excused)
+    assert result.verdict is Verdict.PASS
+    assert result.count(Status.EXCLUDED) == 1
+    assert result.count(Status.EXCLUDED, Kind.CHECKPOINT) == 1
+
+
+def test_a_tie_is_compared_once_and_a_broken_one_found(tmp_path):
+    from transformers import MixtralForCausalLM
+
+    folder = saved(tmp_path, mixtral_config(tie_word_embeddings=True), MixtralForCausalLM)
+    model = loaded(folder, MixtralForCausalLM)
+    assert verify(model, folder).verdict is Verdict.PASS
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.lm_head.weight.data[0, 0] += 1
+    assert set(wrong(verify(model, folder))) == {"lm_head.weight"}
+
+
+def test_an_incomplete_look_never_passes(model, mixtral):
+    result = verify(model, mixtral, sample=0.2)
+    assert result.verdict is Verdict.INCOMPLETE
+    assert "sample" in result.incomplete
+    with pytest.raises(WeightsDifferError):
+        result.raise_for_failure()
+    with pytest.raises(ValueError, match="fraction above 0"):
+        verify(model, mixtral, sample=0.0)
+
+    def interrupt(done: int, total: int, what: str) -> None:
+        raise KeyboardInterrupt
+
+    result = verify(model, mixtral, progress=interrupt)
+    assert (result.verdict, result.incomplete) == (Verdict.INCOMPLETE, "the run was interrupted")
+
+
+def test_reports(model, mixtral, tmp_path):
+    bits_of(model.lm_head.weight)[1, 1] ^= 1
+    result = verify(model, mixtral, reports=tmp_path / "out")
+    rows = list(csv.DictReader((tmp_path / "out" / "tensors.csv").read_text().splitlines()))
+    assert len(rows) == len(result.rows)
+    assert (rows[0]["name"], rows[0]["status"]) == ("lm_head.weight", "MISMATCH")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["verdict"], summary["load_dtype_mismatches"]) == ("FAIL", 1)
+    rank = json.loads((tmp_path / "out" / "rank_00000.json").read_text())
+    assert sum(count["tally"]["load_mismatches"] for count in rank["counts"]) == 1
+    (tmp_path / "file").write_text("in the way")
+    result = verify(model, mixtral, reports=tmp_path / "file")
+    assert "report could not be written" in result.notes[0]
+    assert len(wrong(result)) == 1
+
+
+class Tower(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(5, 3)
+        self.register_buffer("steps", torch.tensor(7))
+        self.register_buffer("scratch", torch.zeros(9), persistent=False)
+
+
+def test_models_without_transformers_are_compared_by_name(tmp_path):
+    model = Tower()
+    save_file({f"old.{key}": value for key, value in model.state_dict().items()}, tmp_path / "model.safetensors")
+    renamed = verify(model, tmp_path, renames=((r"^old\.", ""),))
+    assert renamed.verdict is Verdict.PASS
+    assert {row.name for row in renamed.of_kind(Kind.LIVE)} == {"inner.weight", "inner.bias", "steps"}
+    result = verify(model, tmp_path)
+    assert result.count(Status.INCOMPLETE) == 3
+    assert result.count(Status.INCOMPLETE, Kind.CHECKPOINT) == 3
+
+
+def test_what_cannot_be_compared_is_an_error_of_its_rank(model, mixtral, tmp_path):
+    result = verify(model.to("meta"), mixtral)
+    assert result.errors[0][0] == 0
+    assert "found a meta tensor" in result.errors[0][1]
+    assert result.verdict is Verdict.FAIL
+    missing = verify(Tower(), tmp_path / "nowhere")
+    assert missing.verdict is Verdict.FAIL
+    assert "nowhere" in missing.errors[0][1]
+    save_file({}, tmp_path / "model.safetensors")
+    empty = verify(Tower(), tmp_path)
+    assert empty.verdict is Verdict.INCOMPLETE
+    assert "no load plan can be made" in empty.incomplete
+    nothing = verify(torch.nn.Module(), mixtral)
+    assert nothing.verdict is Verdict.FAIL
+    assert "without any" in nothing.errors[0][1]
+
+
+def test_a_truncated_file_is_named(model, mixtral, tmp_path):
+    (tmp_path / "config.json").write_bytes((mixtral / "config.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes((mixtral / "model.safetensors").read_bytes()[:-100])
+    result = verify(model, tmp_path)
+    assert result.verdict is not Verdict.PASS
+    told = " ".join([*(text for _, text in result.errors), *(fault.message for fault in faults(result))])
+    assert "model.safetensors" in told or "could not be compared" in told
+
+
+class HostTable:
+    """External state of the test: one embedding in two padded pieces would be two shards; here it is one."""
+
+    def __init__(self, table: torch.Tensor, logical: tuple[int, ...], names=("table.weight",)) -> None:
+        self.table, self.logical, self.names = table, logical, names
+
+    def parameter_names(self):
+        return self.names
+
+    def shards(self):
+        yield ExternalShard(
+            name="table.weight",
+            local=self.table,
+            global_shape=self.logical,
+            offsets=(0, 0),
+            logical_shape=self.logical,
+        )
+
+
+class WithTable(Tower):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4, device="meta")
+
+
+def test_external_state_and_its_padding(tmp_path):
+    model = WithTable()
+    values = torch.randn(10, 4)
+    stored = {key: value for key, value in model.state_dict().items() if not value.is_meta}
+    save_file({**stored, "table.weight": values}, tmp_path / "model.safetensors")
+    padded = torch.zeros(12, 4)
+    padded[:10] = values
+    result = verify(model, tmp_path, external=HostTable(padded, (10, 4)))
+    assert result.verdict is Verdict.PASS
+    (row,) = result.of_kind(Kind.PADDING)
+    assert (row.name, row.checked) == ("table.weight", 8)
+    padded[11, 1] = 1e-30
+    result = verify(model, tmp_path, external=HostTable(padded, (10, 4)))
+    assert [fault.what for fault in faults(result)] == ["padding"]
+    padded[3, 3] += 1
+    assert set(wrong(verify(model, tmp_path, external=HostTable(padded, (10, 4))))) == {"table.weight"}
+    result = verify(model, tmp_path, external=HostTable(padded, (10, 4), names=("table.weight", "other")))
+    assert "without one ['other']" in result.errors[0][1]
+    assert "meta" in verify(model, tmp_path).errors[0][1]
+
+
+def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatch):
+    from shardlint.collect.checkpoint import collect_checkpoint
+    from shardlint.collect.model import model_facts
+    from shardlint.collect.walk import walk
+
+    checkpoint, facts = collect_checkpoint(mixtral), model_facts(walk(model))
+    monkeypatch.setattr("shardlint.weights.verify.collect_checkpoint", None)
+    monkeypatch.setattr("shardlint.weights.verify.collect_model_facts", None)
+    result = verify(model, mixtral, model_facts=facts, checkpoint_facts=checkpoint)
+    assert result.verdict is Verdict.PASS
+    broken = evolve(checkpoint, format="gguf")
+    assert "gguf" in verify(model, mixtral, model_facts=facts, checkpoint_facts=broken).incomplete
