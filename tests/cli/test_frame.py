@@ -21,6 +21,7 @@ FLAGS = {
     "shardlint": {"-V", "--version"} | HELP,
     "lint": {"--heavy", "--fail-level", "--exit-zero", "--as-of", "--no-suppressions", "--show-suppressed"}
     | {"--output-format", "--color", "-q", "--quiet", "-v", "--verbose", "--timing", "--collapse", "--no-collapse"}
+    | {"--rank-timeout"}
     | PACKS
     | SELECTION
     | TARGET

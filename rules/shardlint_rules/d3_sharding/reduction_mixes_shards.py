@@ -9,6 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ShardingFacts
+from shardlint.names import pattern_of
 
 from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
 
@@ -48,7 +49,7 @@ class ReductionMixesShards(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = {item.fqn: item for item in differences if item.field == "present"}
+        absent = _exchanged([item for item in differences if item.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
         for record in once(live(sharding.parameters)):
             reduction = sharding.reduction_of(record)
@@ -92,6 +93,18 @@ def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ..
         return None
     other = " and ".join(box.text() for box in others[different[0]]) or "nothing"
     return _Mixed(different, f"here {' and '.join(box.text() for box in mine)}, on rank {different[0]} {other}")
+
+
+def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
+    """
+    Names that some ranks lack while they have others of the same pattern: `experts.0` here, `experts.4` there.
+
+    A parameter that is merely missing somewhere is no shard of anything: ranks-disagree says so.
+    """
+    values: dict[tuple[str, tuple[int, ...]], set[str]] = {}
+    for item in absent:
+        values.setdefault((pattern_of(item.fqn), item.ranks), set()).add(item.value)
+    return {item.fqn: item for item in absent if len(values[pattern_of(item.fqn), item.ranks]) > 1}
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:

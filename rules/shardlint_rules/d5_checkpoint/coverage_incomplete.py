@@ -78,7 +78,9 @@ def _found(facts: Facts) -> Coverage:
     if facts.model is None:
         raise NotEvaluated(f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}")
     if facts.checkpoint is None:
-        raise NotEvaluated(f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (NOT_LOADED)")
+        raise NotEvaluated(
+            f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
+        )
     return stored_coverage(facts)
 
 
