@@ -57,10 +57,15 @@ def key_mapping(model: Any) -> str | None:
     """
     How checkpoint keys become live names: `identity`, or `conversions` when Transformers registers some for the model.
 
-    None when the installed Transformers does not say.
+    Of a model that PEFT wraps, the mapping of the model inside. A quantised model is stored in parts, so its keys are
+    never its names. None when the installed Transformers does not say.
     """
+    if any(base.__name__ == "PeftModel" for base in type(model).__mro__):
+        model = read(read(model, "base_model"), "model", model)
     if not any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__):
         return "identity"
+    if read(model, "hf_quantizer") is not None:
+        return "conversions"
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
 
