@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import define, field
 
 from .facts import ClassDeclaration, Facts, ModelFacts
-from .names import closest
+from .names import closest, compile_glob
 
 _NUMBER = re.compile(r"[0-9]+")
 _POOL = 200  # patterns compared with one name: difflib is quadratic, and real families have far fewer
@@ -25,6 +26,16 @@ def root_declaration(model: ModelFacts) -> ClassDeclaration | None:
 def is_adapter(model: ModelFacts) -> bool:
     """Whether PEFT modules stand in the tree, so that live names differ from those of the base checkpoint."""
     return any(item.qualified_type.startswith("peft.") for item in model.modules)
+
+
+def matches_any(glob: str, names: Iterable[str]) -> bool:
+    """
+    Whether a contract's glob matches one of the names: as `fnmatch` does, or segment by segment with `**`.
+
+    Both are read, case-sensitively, because both are written: `model.layers.*` covers everything below in the first.
+    """
+    segments = compile_glob(glob)
+    return any(fnmatchcase(name, glob) or segments.match(name) is not None for name in names)
 
 
 class KeyResolver:
@@ -135,20 +146,21 @@ class Candidates:
     """
 
     names: tuple[str, ...]
-    _by_pattern: dict[str, list[str]] = field(init=False)
+    _by_pattern: dict[str, dict[tuple[str, ...], str]] = field(init=False)
     _nearest: dict[str, tuple[str, ...]] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self._by_pattern = {}
         for name in self.names:
-            self._by_pattern.setdefault(_NUMBER.sub("#", name), []).append(name)
+            members = self._by_pattern.setdefault(_NUMBER.sub("#", name), {})
+            members.setdefault(tuple(_NUMBER.findall(name)), name)
 
     def near(self, name: str) -> tuple[str, ...]:
         """At most three names that look like `name`, best first."""
         pattern = _NUMBER.sub("#", name)
         if pattern not in self._nearest:
             self._nearest[pattern] = closest(pattern, self._pool(pattern))
-        numbers = _NUMBER.findall(name)
+        numbers = tuple(_NUMBER.findall(name))
         return tuple(self._best(found, numbers) for found in self._nearest[pattern])
 
     def _pool(self, pattern: str) -> list[str]:
@@ -156,6 +168,6 @@ class Candidates:
         same_end = [item for item in self._by_pattern if item.rpartition(".")[2] == ending]
         return (same_end + [item for item in self._by_pattern if item not in set(same_end)])[:_POOL]
 
-    def _best(self, pattern: str, numbers: list[str]) -> str:
+    def _best(self, pattern: str, numbers: tuple[str, ...]) -> str:
         members = self._by_pattern[pattern]
-        return next((item for item in members[:1000] if _NUMBER.findall(item) == numbers), members[0])
+        return members[numbers] if numbers in members else next(iter(members.values()))

@@ -260,3 +260,17 @@ def test_a_format_that_two_packs_bring_stays_with_the_first(tmp_path: Path) -> N
     assert "pack two" in failure.message
     assert "output format 'tally' is claimed by one" in failure.message
     assert pack(registry, "two").status is PackState.FAILED
+
+
+def test_what_a_pack_prints_does_not_reach_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = local_pack(tmp_path / "house.py")
+    file.write_text(
+        file.read_text().replace("    return PackInfo", "    print('hello')\n    return PackInfo") + "print(1)\n"
+    )
+    assert load_packs(local=[file]).rule("HOU001") is not None
+    assert capsys.readouterr() == ("", "1\nhello\n")
+
+
+def test_evidence_holds_what_is_known(tmp_path: Path) -> None:
+    (missing,) = load_packs(local=[tmp_path / "gone.py"]).diagnostics
+    assert missing.evidence == {"step": "importing it", "pack": "gone"}

@@ -5,6 +5,7 @@ from pathlib import Path
 from attrs import evolve
 
 from shardlint.collect.checkpoint import collect_checkpoint
+from shardlint.collect.key_mapping import key_mapping
 from shardlint.collect.model import model_facts
 from shardlint.collect.walk import walk
 from shardlint.facts import Facts, LoadFacts, MismatchedKey
@@ -14,7 +15,7 @@ def facts_of(model, checkpoint=None, load_info=None, **sections):
     """The facts of a live model, its checkpoint folder or file, and what from_pretrained reported."""
     found = model_facts(walk(model))
     return Facts(
-        model=evolve(found, key_mapping=key_mapping_of(model)),
+        model=evolve(found, key_mapping=key_mapping(model)),
         checkpoint=collect_checkpoint(Path(checkpoint)) if checkpoint else None,
         load=load_facts(load_info) if load_info is not None else None,
         **sections,
@@ -31,12 +32,3 @@ def load_facts(info):
             for key, stored, live in sorted(info["mismatched_keys"])
         ),
     )
-
-
-def key_mapping_of(model):
-    from transformers import PreTrainedModel
-    from transformers.conversion_mapping import get_model_conversion_mapping
-
-    if not isinstance(model, PreTrainedModel):
-        return "identity"
-    return "conversions" if get_model_conversion_mapping(model, add_legacy=False) else "identity"

@@ -119,6 +119,7 @@ def command(
     shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
     """
     from ...api import open_session
+    from ...collect.reading import gc_paused
     from ...jobs import lint_in_job
     from ...selection import flag_layer
 
@@ -151,7 +152,8 @@ def command(
         timing=chosen.timing,
     )
     if job.leads:
-        write_outputs(report, outputs, options)
+        with gc_paused():
+            write_outputs(report, outputs, options)
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
 
 
