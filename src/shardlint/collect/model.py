@@ -10,8 +10,8 @@ from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, Wra
 from ..names import natural_key
 from .declarations import declarations, rebuildable_buffers
 from .matching import matches_type
-from .plain import plain_mapping, printable
 from .opened import opened, sealed
+from .plain import plain_mapping, printable
 from .reading import author_type, class_attribute, own, qualified, read, signature_text
 from .tensors import TensorReader
 from .walk import Walk, WalkedModule, registry
