@@ -14,7 +14,8 @@ _Facts = TypeVar("_Facts")
 
 
 @functools.cache
-def _open_class(kind: type) -> type:
+def open_class(kind: type) -> type:
+    """A subclass of `kind` with the same slots, of which the fields can be assigned."""
     # Both: the two share one slot of the type, and assignment is fast only when neither is a Python function.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     return type(f"_Open{kind.__name__}", (kind,), {"__slots__": (), **plain})
@@ -22,7 +23,7 @@ def _open_class(kind: type) -> type:
 
 def opened(kind: type[Any]) -> Any:
     """Return an instance of `kind` of which no field is set yet. Set every one of them, then call `sealed`."""
-    return object.__new__(_open_class(kind))
+    return object.__new__(open_class(kind))
 
 
 def sealed(facts: Any, kind: type[_Facts]) -> _Facts:
