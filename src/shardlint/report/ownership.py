@@ -16,6 +16,9 @@ from ..names import collapse, natural_key, pattern_of, ranges
 from .layout import counted, table
 
 UNKNOWN = "unknown"
+NAMES = 2
+"""The first columns of both tables hold dotted names."""
+
 _UNIT_HEAD = ("unit", "kind", "mesh", "parameters", "reduced over", "divided by")
 _HEAD = ("parameter", "owner", "domain", "global", "local", "reduced over", "divided by", "cut")
 
@@ -172,7 +175,8 @@ def _collapse(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Rows that differ by numbers inside dotted names alone, as one."""
     alike: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for row in rows:
-        alike.setdefault(tuple(pattern_of(cell) if "." in cell else cell for cell in row), []).append(row)
+        key = tuple(pattern_of(cell) if index < NAMES else cell for index, cell in enumerate(row))
+        alike.setdefault(key, []).append(row)
     for group in alike.values():
         columns = zip(*group, strict=True)
         yield tuple(column[0] if len(set(column)) == 1 else collapse(column) for column in columns)
