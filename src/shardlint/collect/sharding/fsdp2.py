@@ -14,6 +14,7 @@ from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ..reading import author_type
 from .book import Book, marks_of
+from .collector import UnitCollector
 from .groups import asked_once, has_base
 from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
@@ -29,7 +30,7 @@ _PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_input
 _ONE_DTYPE = "uniform original parameter dtype"
 
 
-class Fsdp2:
+class Fsdp2(UnitCollector):
     """Reads the state that `fully_shard` and `replicate` attach to modules."""
 
     name = "fsdp2"
