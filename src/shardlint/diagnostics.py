@@ -243,12 +243,15 @@ def duplicate(what: str, value: str, origins: Iterable[Origin], outcome: str) ->
 
 
 def _evidence(origin: Origin, error: BaseException) -> dict[str, str]:
-    return {
+    """What is known of pack and error; what is unknown, or said by the message already, is left out."""
+    fault = isinstance(error, PackFault)
+    known = {
         "pack": origin.pack,
         "pack_version": origin.version,
         "dist": origin.dist,
         "issues_url": origin.issues_url,
-        "error_type": type(error).__name__,
-        "error": error_text(error),
+        "error_type": "" if fault else type(error).__name__,
+        "error": "" if fault else error_text(error),
         "frame": last_frame(error, origin.root),
     }
+    return {key: value for key, value in known.items() if value}

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
 from ..names import natural_key
+from .opened import opened, sealed
 from .reading import read
 from .walk import WalkedTensor
-
-
-class _OpenFacts(TensorFacts):
-    """
-    Tensor facts while they are being filled; `_sealed` makes them what they are for everybody else.
-
-    The constructor of a frozen class sets each field through `object.__setattr__`, which takes most of the time that
-    the facts of a large model take. Plain assignment to the same slots takes a fifth of it.
-    """
-
-    __slots__ = ()
-    __setattr__ = object.__setattr__
-
-
-def _new(kind: Any) -> Any:
-    return object.__new__(kind)
-
-
-def _sealed(facts: Any) -> TensorFacts:
-    facts.__class__ = TensorFacts
-    return cast("TensorFacts", facts)
 
 
 class TensorReader:
@@ -64,7 +44,7 @@ class TensorReader:
         is_meta = tensor.is_meta
         dtype, device = tensor.dtype, tensor.device
         device_text = self._texts.get(device) or self._text(device)
-        facts = _new(_OpenFacts)
+        facts = opened(TensorFacts)
         facts.fqn = names[0]
         facts.aliases = tuple(names)
         facts.kind = item.kind
@@ -79,7 +59,7 @@ class TensorReader:
         facts.storage = None if is_meta else self._place(tensor, device_text)
         facts.hidden_aliases = ()
         facts.unreadable = None
-        return _sealed(facts)
+        return sealed(facts, TensorFacts)
 
     def _special(self, item: WalkedTensor) -> TensorFacts:
         tensor = item.tensor

@@ -24,6 +24,7 @@ from ..facts import (
 )
 from .builders import checkpoint_for, declaration, index_for, model, module, tensor
 from .plans import with_plan
+from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -264,6 +265,31 @@ def built() -> Facts:
     return evolve(plain(), build=BuildFacts(builder="acme.models:net"))
 
 
+def llama_fsdp2() -> Facts:
+    """Return `llama` sharded over two ranks that agree: every layer and the root a unit."""
+    return compared(fsdp2(llama()))
+
+
+def llama_tied_fsdp2() -> Facts:
+    """Return `llama-tied` sharded over two ranks: both names of the tied tensor in the root unit."""
+    return fsdp2(llama_tied())
+
+
+def llama_tp() -> Facts:
+    """Return `llama` on a mesh of two data-parallel by two tensor-parallel ranks."""
+    return tensor_parallel(llama())
+
+
+def mixtral_ep() -> Facts:
+    """Return `mixtral` on four ranks, its experts units of their own on a mesh of their own."""
+    return expert_parallel(mixtral())
+
+
+def mixtral_hyperparallel() -> Facts:
+    """Return `mixtral` owned by HyperParallel schedulers, which do not tell over which ranks they reduce."""
+    return hyperparallel(mixtral())
+
+
 def llama_planned() -> Facts:
     """Return `llama` with the plan of its load."""
     return with_plan(llama())
@@ -331,6 +357,11 @@ BASES: dict[str, Callable[[], Facts]] = {
     "plain": plain,
     "contract": contract,
     "built": built,
+    "llama-fsdp2": llama_fsdp2,
+    "llama-tied-fsdp2": llama_tied_fsdp2,
+    "llama-tp": llama_tp,
+    "mixtral-ep": mixtral_ep,
+    "mixtral-hyperparallel": mixtral_hyperparallel,
     "llama-planned": llama_planned,
     "llama-tied-planned": llama_tied_planned,
     "mixtral-planned": mixtral_planned,

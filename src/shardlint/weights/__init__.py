@@ -71,7 +71,7 @@ def verify(
     if not 0.0 < sample <= 1.0:
         raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
     from .engine import Options
-    from .verify import Request, run
+    from .running import Request, run
 
     options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
     return run(
@@ -98,7 +98,7 @@ def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: fl
     The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed.
     """
     from .engine import Options
-    from .verify import run_replicas
+    from .running import run_replicas
 
     return run_replicas(model, Options(threads=threads), rank_timeout)
 

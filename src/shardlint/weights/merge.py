@@ -12,7 +12,7 @@ from .coverage import SourceCoverage
 from .diagnose import unravel
 from .forward import Forward
 from .part import LivePart, RankPart
-from .result import Kind, Result, Row, Status, WrongLayout, sorted_rows
+from .result import RANK_FAILED, Kind, Result, Row, Status, WrongLayout, sorted_rows
 from .sources import Source
 from .tally import Difference, Tally
 
@@ -104,7 +104,6 @@ def _row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
 def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
     tallies = _tallies(forward, parts, "live")
     plans = forward.plan.tensor_by_name()
-    partial = bool(_why_incomplete(parts))
     held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
     for part in parts:
         for live in part.live:
@@ -113,7 +112,7 @@ def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
         first = on_ranks[0][1]
         names = [alias for alias in first.names if alias in tallies] or [name]
         for alias in names:
-            yield _live_row(alias, on_ranks, tallies.get(alias, Tally()), plans, partial)
+            yield _live_row(alias, on_ranks, tallies.get(alias, Tally()), plans, parts)
 
 
 def _live_row(
@@ -121,8 +120,9 @@ def _live_row(
     on_ranks: Sequence[tuple[int, LivePart]],
     tally: Tally,
     plans: Mapping[str, TensorPlan],
-    partial: bool,
+    parts: Sequence[RankPart],
 ) -> Row:
+    partial, failed = bool(_why_incomplete(parts)), {part.rank for part in parts if part.error}
     expected = sum(live.expected for _, live in on_ranks)
     followed = sum(live.expected for _, live in on_ranks if live.followed)
     covered = all(live.covered == live.expected for _, live in on_ranks)
@@ -133,6 +133,8 @@ def _live_row(
     status = row.status
     if plan is not None and plan.status in _EXCLUDED and not tally.checked:
         status = Status.EXCLUDED
+    elif status is Status.INCOMPLETE and not reason and failed.intersection(rank for rank, _ in on_ranks):
+        reason = RANK_FAILED
     elif status is Status.INCOMPLETE and not reason:
         reason = f"{checked} of {expected} elements were compared"
     return evolve(
