@@ -183,7 +183,11 @@ class _Group:
     def records(self, param: Any) -> list[OwnershipFacts]:
         book, info = self.book, first(param, "_module_info")
         tensor, replaced = self.current(param, info)
-        book.managed.update(id(item) for item in _tensors_of(param, tensor))
+        identity = book.identity(tensor)
+        for item in _tensors_of(param, tensor):
+            book.managed.add(id(item))
+            if item is not tensor and item is not param.sharded_param:
+                book.stand_in(item, identity)
         layout = self.layout(param, tensor)
         spec_dtype, local = tensor.dtype, first(tensor, "_local_tensor")
         requires_grad = bool(tensor.requires_grad)
@@ -192,7 +196,7 @@ class _Group:
             "unit": self.unit,
             "domain": book.domain(layout),
             "layout": layout,
-            "identity": book.identity(tensor),
+            "identity": identity,
             "origin": book.origin(first(param, "_orig_param_uid")),
             "dtype": book.text(spec_dtype),
             "device": book.text(known(first(local, "device"), tensor.device)),
