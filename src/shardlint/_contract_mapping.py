@@ -28,6 +28,7 @@ _PARTS: dict[str, type] = {
     "parity_cases": ParityCase,
     "replacements": Replacement,
 }
+_OPEN = (TopologyConstraint, ParityCase)  # beside the name they take any field
 _SHORT = {Probe: "glob", Replacement: "pattern"}  # what a bare string in place of the mapping means
 
 
@@ -53,6 +54,8 @@ class _Reader:
         if not isinstance(data, Mapping):
             self.problems.append((where, f"expected a mapping, got {data!r} ({type(data).__name__})"))
             return None
+        if kind in _OPEN:
+            data = {"fields": {str(key): value for key, value in data.items() if key != "name"}} | _only(data, "name")
         values = self._values(kind, data, where)
         before = len(self.problems)
         for item in attrs.fields(kind):
@@ -94,6 +97,10 @@ class _Reader:
             name = error.where.rpartition(".")[2]
             self.problems.append((f"{where}.{_spelt(name)}" if name else where, error.problem))
         return None
+
+
+def _only(data: Mapping[Any, Any], key: str) -> dict[str, Any]:
+    return {key: data[key]} if key in data else {}
 
 
 def _spelt(name: str) -> str:

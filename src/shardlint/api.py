@@ -18,6 +18,7 @@ from attrs import frozen
 from ._version import __version__
 from .assembly import collection_findings, coverage_of, metadata_of
 from .facts import Facts
+from .jobs import DEFAULT_TIMEOUT, lint_in_job
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
 from .rule import Severity
@@ -58,14 +59,20 @@ class Session:
 
     def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
+        from .collect.reading import gc_paused
+
         started = time.perf_counter()
-        evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
+        with gc_paused():
+            evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
         engine = (*self.registry.diagnostics, *self.selection.diagnostics, *collection_findings(facts))
-        found = sort_findings((*evaluation.findings, *engine))
         suppressions = self.settings.suppressions if self.suppress else ()
         outcomes = evaluation.outcomes
+        found = (*evaluation.findings, *engine)
         hidden = apply_suppressions(found, suppressions, outcomes, self.today, self.registry.rules)
-        findings = self.selection.adjust(sort_findings((*hidden.visible, *hidden.diagnostics)))
+        # Evaluation sorts, suppression keeps the order: a hundred thousand findings are not sorted twice for nothing.
+        added = bool(engine or hidden.diagnostics)
+        visible = sort_findings((*hidden.visible, *hidden.diagnostics)) if added else hidden.visible
+        findings = self.selection.adjust(visible)
         blocked_by = untrusted(outcomes, findings)
         report = Report(
             tool=f"shardlint {__version__}",
@@ -155,6 +162,7 @@ def lint(
     severity: Mapping[str, str] | None = None,
     heavy: bool = False,
     name: str = "",
+    rank_timeout: float = DEFAULT_TIMEOUT,
 ) -> Report:
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
@@ -162,6 +170,10 @@ def lint(
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
     Findings never raise: call `report.raise_for_errors()`.
+
+    In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
+    waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
+    did not come. With 0 this rank lints for itself.
     """
     target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
     settings = settings_of(config)
@@ -172,7 +184,11 @@ def lint(
         layers=(_argument_layer(select, extend_select, ignore, severity or {}),),
         heavy=heavy,
     )
-    return session.run(_collect(target, registry, settings), live_of(target)).report
+    return lint_in_job(
+        lambda: (_collect(target, registry, settings), live_of(target, settings)),
+        lambda facts, live: session.run(facts, live).report,
+        rank_timeout,
+    ).report
 
 
 def snapshot(
@@ -203,10 +219,14 @@ def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settin
     return config
 
 
-def live_of(target: Target) -> LiveTarget:
+def live_of(target: Target, settings: Settings) -> LiveTarget:
     """What heavy rules may read of `target`."""
-    checkpoint = None if target.checkpoint is None else Path(target.checkpoint)
-    return LiveTarget(model=target.model, checkpoint=checkpoint, optimizer=target.optimizer)
+    return LiveTarget(
+        model=target.model,
+        checkpoint=None if target.checkpoint is None else Path(target.checkpoint),
+        optimizer=target.optimizer,
+        renames=settings.checkpoint.renames,
+    )
 
 
 def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: Any) -> Target:

@@ -133,6 +133,19 @@ def _as_frozen(value: Any) -> Any:
         return value
 
 
+def _as_plain(value: Any) -> Any:
+    """A mapping of plain values, frozen. Anything else is for the validator."""
+    try:
+        return FrozenDict(value) if isinstance(value, Mapping) else value
+    except TypeError:  # keys that are no strings, values that are no plain data
+        return value
+
+
+def _plain_mapping(instance: object, attribute: Any, value: Any) -> None:
+    if not isinstance(value, FrozenDict):
+        raise _fail(instance, attribute, "a mapping of names to plain values", value)
+
+
 def _members(kind: type) -> Callable[[object, Any, Any], None]:
     def check(instance: object, attribute: Any, value: Any) -> None:
         for index, item in enumerate(_sequence(instance, attribute, value)):
@@ -233,38 +246,18 @@ class Replacement:
 
 @frozen(kw_only=True)
 class TopologyConstraint:
-    """
-    A bound on one mesh axis: its size must divide `divides` (a configuration key or a number), lie in the range.
+    """A constraint on the topology: a name, and whatever plain fields say what it demands (`axis`, `divides`)."""
 
-    Sizes are numbers of ranks; None leaves an end open.
-    """
-
-    axis: str = field(validator=_name)
-    divides: str | int | None = None
-    minimum: int | None = None
-    maximum: int | None = None
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("minimum", "maximum"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise ContractError(f"TopologyConstraint.{name}", f"expected a positive integer, got {_shown(value)}")
-        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
-            raise ContractError("TopologyConstraint.minimum", f"expected at most {self.maximum}, got {self.minimum}")
-        divides: object = self.divides
-        if isinstance(divides, bool) or not isinstance(divides, (str, int, type(None))) or divides == "":
-            problem = f"expected a configuration key or a number, got {_shown(self.divides)}"
-            raise ContractError("TopologyConstraint.divides", problem)
+    name: str = field(validator=_name)
+    fields: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_plain_mapping)
 
 
 @frozen(kw_only=True)
 class ParityCase:
-    """A module (glob over FQNs) that must compute what `reference` (a callable or import path) computes."""
+    """A module parity case: a name, and whatever plain fields describe it (`module`, `reference`)."""
 
     name: str = field(validator=_name)
-    module: str = field(validator=_name)
-    reference: Callable[..., Any] | str = field(validator=_callable)
-    comparison: str = field(default="numeric", validator=_comparison)
+    fields: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_plain_mapping)
 
 
 @frozen(kw_only=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from attrs import evolve, field, frozen
@@ -36,7 +35,9 @@ from .keys import (
     is_adapter,
     layer_counts,
     list_lengths,
+    matches_any,
     root_declaration,
+    unread_files,
     without_adapter,
 )
 from .rule import NotEvaluated
@@ -131,20 +132,29 @@ def coverage(facts: Facts) -> Coverage | None:
     """
     if facts.model is None:
         return None
-    if facts.load is None:
+    report = retained_report(facts)
+    if report is None:
         return Coverage(status=CoverageStatus.NOT_LOADED, basis="load-report")
-    return _classified(facts, facts.model, _Reported(facts.model, facts.load), "load-report", facts.load.unexpected)
+    return _classified(facts, facts.model, _Reported(facts.model, report), "load-report", report.unexpected)
+
+
+def retained_report(facts: Facts) -> LoadFacts | None:
+    """Return the load report that somebody retained; None when at most the recorded conversions are known."""
+    return facts.load if facts.load is not None and facts.load.reported else None
 
 
 def stored_coverage(facts: Facts) -> Coverage:
     """
     Return the coverage that the headers of the checkpoint show.
 
-    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one.
+    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one, and where files that count
+    could not be read.
     """
     reason = identity_reason(facts)
     if reason or facts.model is None or facts.checkpoint is None:
         raise NotEvaluated(reason or "no model or no checkpoint to compare")
+    if unread := unread_files(facts.checkpoint):
+        raise NotEvaluated(f"no header could be read of {', '.join(unread[:3])}")
     resolver = KeyResolver(facts.model)
     filled: set[str] = set()
     placeless: list[str] = []
@@ -325,7 +335,7 @@ class _Targets:
     def __init__(self, facts: Facts, model: ModelFacts, filled: _Filled) -> None:
         contract = facts.contract
         self._filled = filled
-        self._training_only = _Globs(contract.training_only_targets if contract else ())
+        self._training_only = contract.training_only_targets if contract else ()
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
         self._new_head = _head_test(facts, model)
         self._adapter = is_adapter(model)
@@ -337,7 +347,7 @@ class _Targets:
     def classify(self, name: str, tensor: TensorFacts) -> TargetClass:
         if self._filled.has(name):
             return self._filled.how(name)
-        if self._training_only.match(name):
+        if any(matches_any(glob, (name,)) for glob in self._training_only):
             return TargetClass.TRAINING_ONLY_INITIALIZATION
         others = [*tensor.aliases, *self._partner.get(name, ())]
         if any(self._filled.has(other) for other in others if other != name):
@@ -354,7 +364,7 @@ class _Sources:
 
     def __init__(self, facts: Facts, model: ModelFacts) -> None:
         contract, checkpoint = facts.contract, facts.checkpoint
-        self._inference_only = _Globs(contract.inference_only_sources if contract else ())
+        self._inference_only = contract.inference_only_sources if contract else ()
         self._ignored = _class_patterns(model, "ignore_on_load_unexpected")
         self._unused_head = _head_test(facts, model, stored=True)
         self._resolver = KeyResolver(model)
@@ -367,7 +377,7 @@ class _Sources:
         self._layer_counts = layer_counts(model.config) if stored_config is None or facts.model is None else set()
 
     def classify(self, key: str) -> SourceClass:
-        if self._inference_only.match(key):
+        if any(matches_any(glob, (key,)) for glob in self._inference_only):
             return SourceClass.INFERENCE_ONLY_EXCLUSION
         if self._ignored and self._ignored.search(key):
             return SourceClass.IGNORED_BY_CLASS
@@ -389,16 +399,6 @@ class _Sources:
                 if live and length > live and live in self._layer_counts:
                     return SourceClass.BEYOND_CONFIG
         return None
-
-
-class _Globs:
-    """Case-sensitive `fnmatch` globs of a contract."""
-
-    def __init__(self, globs: Collection[str]) -> None:
-        self._globs = globs
-
-    def match(self, name: str) -> bool:
-        return any(fnmatchcase(name, glob) for glob in self._globs)
 
 
 def _class_patterns(model: ModelFacts, attribute: str) -> re.Pattern[str] | None:

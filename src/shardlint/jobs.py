@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
-from .facts import Facts
+from .facts import Facts, FrozenDict, Section
 from .joint import RanksReport, decode_report, digest_source, encode_report, merge
 from .report.model import Report
 
 if TYPE_CHECKING:
     from .collect.exchange import Ask, Place
+    from .live import LiveTarget
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others."""
@@ -52,7 +53,13 @@ class Job:
         """
         from .collect.ranks import compare_ranks
 
-        return evolve(facts, ranks=compare_ranks(self.place, facts, self.timeout))
+        place = self.place
+        return evolve(
+            facts,
+            ranks=compare_ranks(place, facts, self.timeout),
+            environment=evolve(facts.environment, rank=place.rank, world_size=place.world_size),
+            absent=FrozenDict({name: why for name, why in facts.absent.items() if name != Section.RANKS.value}),
+        )
 
     def agree(self, report: Report) -> Report:
         """
@@ -77,6 +84,35 @@ class Job:
             return encode_report(merge(reports, self.place.world_size))
 
         return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
+
+
+@frozen
+class JobReport:
+    """The report of the job, the same on every rank; `leads` tells whether this rank is the one that shows it."""
+
+    report: Report
+    leads: bool
+
+
+def lint_in_job(
+    collect: Callable[[], tuple[Facts, LiveTarget | None]],
+    judge: Callable[[Facts, LiveTarget | None], Report],
+    timeout: float = DEFAULT_TIMEOUT,
+) -> JobReport:
+    """
+    Collect and judge on this rank, compare with the others, and agree on one report; alone, just collect and judge.
+
+    What `collect` or `judge` raises is raised here and ends the other ranks with a `RanksError` that says it.
+    """
+    with telling_others(timeout):
+        facts, live = collect()
+    job = Job.join(timeout)
+    if job is None:
+        return JobReport(judge(facts, live), True)
+    facts = job.share(facts)
+    with telling_others(timeout):
+        report = judge(facts, live)
+    return JobReport(job.agree(report), job.place.rank == 0)
 
 
 @contextlib.contextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import define, field
 
-from .facts import ClassDeclaration, Facts, ModelFacts
-from .names import closest
+from .facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
+from .names import closest, compile_glob
 
 _NUMBER = re.compile(r"[0-9]+")
 _POOL = 200  # patterns compared with one name: difflib is quadratic, and real families have far fewer
@@ -25,6 +26,16 @@ def root_declaration(model: ModelFacts) -> ClassDeclaration | None:
 def is_adapter(model: ModelFacts) -> bool:
     """Whether PEFT modules stand in the tree, so that live names differ from those of the base checkpoint."""
     return any(item.qualified_type.startswith("peft.") for item in model.modules)
+
+
+def matches_any(glob: str, names: Iterable[str]) -> bool:
+    """
+    Whether a contract's glob matches one of the names: as `fnmatch` does, or segment by segment with `**`.
+
+    Both are read, case-sensitively, because both are written: `model.layers.*` covers everything below in the first.
+    """
+    segments = compile_glob(glob)
+    return any(fnmatchcase(name, glob) or segments.match(name) is not None for name in names)
 
 
 class KeyResolver:
@@ -93,6 +104,14 @@ def _quantised(config: Mapping[str, Any] | None) -> bool:
     return bool(config and config.get("quantization_config"))
 
 
+def unread_files(checkpoint: CheckpointFacts) -> tuple[str, ...]:
+    """Files that count and whose keys are unknown because their header could not be read."""
+    named = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
+    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
+    read = {entry.file for entry in checkpoint.entries}
+    return tuple(sorted(file for file in broken - read if named is None or file in named))
+
+
 def list_lengths(names: Iterable[str]) -> dict[str, int]:
     """For every prefix that is followed by a number (`model.layers`): the largest number plus one."""
     lengths: dict[str, int] = {}
@@ -135,20 +154,21 @@ class Candidates:
     """
 
     names: tuple[str, ...]
-    _by_pattern: dict[str, list[str]] = field(init=False)
+    _by_pattern: dict[str, dict[tuple[str, ...], str]] = field(init=False)
     _nearest: dict[str, tuple[str, ...]] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self._by_pattern = {}
         for name in self.names:
-            self._by_pattern.setdefault(_NUMBER.sub("#", name), []).append(name)
+            members = self._by_pattern.setdefault(_NUMBER.sub("#", name), {})
+            members.setdefault(tuple(_NUMBER.findall(name)), name)
 
     def near(self, name: str) -> tuple[str, ...]:
         """At most three names that look like `name`, best first."""
         pattern = _NUMBER.sub("#", name)
         if pattern not in self._nearest:
             self._nearest[pattern] = closest(pattern, self._pool(pattern))
-        numbers = _NUMBER.findall(name)
+        numbers = tuple(_NUMBER.findall(name))
         return tuple(self._best(found, numbers) for found in self._nearest[pattern])
 
     def _pool(self, pattern: str) -> list[str]:
@@ -156,6 +176,6 @@ class Candidates:
         same_end = [item for item in self._by_pattern if item.rpartition(".")[2] == ending]
         return (same_end + [item for item in self._by_pattern if item not in set(same_end)])[:_POOL]
 
-    def _best(self, pattern: str, numbers: list[str]) -> str:
+    def _best(self, pattern: str, numbers: tuple[str, ...]) -> str:
         members = self._by_pattern[pattern]
-        return next((item for item in members[:1000] if _NUMBER.findall(item) == numbers), members[0])
+        return members[numbers] if numbers in members else next(iter(members.values()))

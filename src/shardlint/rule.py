@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import deep_iterable, instance_of, optional
 
 from .facts import Facts, FrozenDict, Section
 
@@ -31,6 +31,11 @@ class NotEvaluated(Exception):  # noqa: N818 - raised by a rule to say so, it is
     """Raised by a rule that finds out, while it runs, that it lacks a fact. The text says which."""
 
 
+@functools.cache
+def _positions(kind: type[enum.Enum]) -> dict[enum.Enum, int]:
+    return {member: position for position, member in enumerate(kind)}
+
+
 class _Ordered(enum.Enum):
     """An ordered enum that users write by value."""
 
@@ -46,7 +51,7 @@ class _Ordered(enum.Enum):
     @property
     def order(self) -> int:
         """Position in the definition: a larger one is later, or worse."""
-        return list(type(self)).index(self)
+        return _positions(type(self))[self]
 
     def __lt__(self, other: object) -> bool:
         return self.order < other.order if isinstance(other, type(self)) else NotImplemented
@@ -123,6 +128,22 @@ def _frozen_evidence(value: Mapping[str, Any] | None) -> FrozenDict:
     return value if isinstance(value, FrozenDict) else FrozenDict(value or {})
 
 
+_FINDING_FIELDS: tuple[tuple[str, type], ...] = (
+    ("code", str),
+    ("name", str),
+    ("phase", Phase),
+    ("severity", Severity),
+    ("subject", str),
+    ("kind", SubjectKind),
+    ("message", str),
+    ("why", str),
+    ("remediation", str),
+    ("related_config", tuple),
+    ("ranks", tuple),
+    ("key", str),
+)
+
+
 @frozen(kw_only=True)
 class Finding:
     """
@@ -134,22 +155,31 @@ class Finding:
     `TypeError` for a field of the wrong type or evidence that is no plain value.
     """
 
-    code: str = field(validator=instance_of(str))
-    name: str = field(validator=instance_of(str))
-    phase: Phase = field(validator=instance_of(Phase))
-    severity: Severity = field(validator=instance_of(Severity))
-    subject: str = field(validator=instance_of(str))
-    kind: SubjectKind = field(validator=instance_of(SubjectKind))
-    message: str = field(validator=instance_of(str))
+    code: str
+    name: str
+    phase: Phase
+    severity: Severity
+    subject: str
+    kind: SubjectKind
+    message: str
     evidence: FrozenDict = field(default=FrozenDict(), converter=_frozen_evidence)
-    owner: str | None = field(default=None, validator=optional(instance_of(str)))
-    why: str = field(default="", validator=instance_of(str))
-    remediation: str = field(default="", validator=instance_of(str))
-    related_config: tuple[str, ...] = field(default=(), validator=deep_iterable(instance_of(str), instance_of(tuple)))
-    ranks: tuple[int, ...] = field(default=(), validator=deep_iterable(instance_of(int), instance_of(tuple)))
-    key: str = field(default="", validator=instance_of(str))
+    owner: str | None = None
+    why: str = ""
+    remediation: str = ""
+    related_config: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    key: str = ""
 
     def __attrs_post_init__(self) -> None:
+        # One loop instead of a validator for each field: a run may have a finding for each of 100,000 tensors.
+        for name, kind in _FINDING_FIELDS:
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise TypeError(f"{self.code}: a finding's {name} must be {kind.__name__}, got {value!r}")
+        if not all(isinstance(rank, int) for rank in self.ranks):
+            raise TypeError(f"{self.code}: a finding's ranks must be integers, got {self.ranks!r}")
+        if self.owner is not None and not isinstance(self.owner, str):
+            raise TypeError(f"{self.code}: a finding's owner must be str or None, got {self.owner!r}")
         for name in ("subject", "message"):
             if not getattr(self, name):
                 raise ValueError(f"{self.code}: a finding needs a {name}")
@@ -237,7 +267,7 @@ class Rule:
             subject=subject,
             kind=kind,
             message=message,
-            evidence=FrozenDict(evidence or {}),
+            evidence=evidence,
             owner=owner,
             why=why if why is not None else str(self.page.sections["Why it is unsafe"]),
             remediation=remediation if remediation is not None else str(self.page.sections["What to do"]),

@@ -52,7 +52,7 @@ def tie_wanted(declaration: ClassDeclaration, model: ModelFacts) -> bool | None:
         return declaration.tie_word_embeddings
     if declaration.active_ties:
         return True
-    flag = (model.config or {}).get("tie_word_embeddings") if not declaration.fqn else None
+    flag = model.config.get("tie_word_embeddings") if model.config and not declaration.fqn else None
     if isinstance(flag, bool):
         return flag
     return None if declaration.active_ties is None else False

@@ -133,5 +133,5 @@ def test_tensors_inside_functional_transforms():
         return (values**2).sum()
 
     torch.func.grad(loss)(torch.ones(3))
-    torch.func.vmap(lambda row: loss(row))(torch.ones(2, 3))
+    torch.func.vmap(loss)(torch.ones(2, 3))
     assert [item.shape for item in seen] == [(3,), (3,)]

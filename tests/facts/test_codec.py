@@ -109,6 +109,17 @@ def test_a_key_that_stands_twice_is_refused(text: str, problem: str) -> None:
     assert problems(text.encode()) == (problem,)
 
 
+def test_a_hostile_file_is_refused_quickly_and_briefly() -> None:
+    """100,000 unknown fields, one doubled key at the end of 100,000 keys, a key of a million characters."""
+    many = dict.fromkeys(map("zzz{}".format, range(100_000)), 1)
+    assert problems(document(**many))[-1] == "the rest was not looked at"
+    doubled = json.dumps(document(absent=many)).replace('"zzz99999": 1', '"zzz99998": 1')
+    assert problems(doubled.encode()) == ("absent.zzz99998: the key stands there twice",)
+    (long,) = problems(document(**{"\x1b[31m" + "x" * 1_000_000: 1}))
+    assert len(long) < 200
+    assert "\x1b" not in long
+
+
 @pytest.mark.parametrize("depth", [2_000, 200_000])
 @pytest.mark.parametrize("where", ["absent", "unknown"])
 def test_deep_nesting_is_refused_and_harms_nobody(depth: int, where: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-MAX_PARAMETERS = 12_000_000
+MAX_PARAMETERS = 20_000_000
+ATTEMPTS = ((64, True), (16, True), (8, True), (16, False), (4, True), (4, False), (1, True), (1, False))
 _LAYERS = re.compile(
     r"(num|n|encoder|decoder|hidden|vision|text|audio)?_?(hidden_)?(layers?|blocks?)$|^depth$|^n_layers?$|_layers$|depth$"
 )
@@ -58,23 +59,24 @@ def model_class(model_type: str, config: Any) -> Any:
     raise ValueError(f"{model_type} has no model class")
 
 
-def _shrink(config: Any, factor: int, vocab: int) -> None:
+def _shrink(config: Any, factor: int, vocab: int, layers: bool = True) -> None:
     for name, value in list(vars(config).items()):
         if hasattr(value, "sub_configs") and hasattr(value, "to_dict"):
-            _shrink(value, factor, vocab)
+            _shrink(value, factor, vocab, layers)
         elif isinstance(value, bool) or name.startswith("_"):
             continue
         elif isinstance(value, int):
-            _set(config, name, _smaller(name, value, factor, vocab))
+            _set(config, name, _smaller(name, value, factor, vocab, layers))
         elif isinstance(value, list) and value and all(type(item) is int for item in value):
-            if re.search(r"depths?$|num_layers|layers$", name):
+            if layers and re.search(r"depths?$|num_layers|layers$", name):
                 _set(config, name, [min(item, 1) for item in value])
             elif _SIZES.search(name) and not _FIXED.search(name):
-                _set(config, name, [_smaller(name, item, factor, vocab) for item in value])
-    _shorten_lists(config)
+                _set(config, name, [_smaller(name, item, factor, vocab, layers) for item in value])
+    if layers:
+        _shorten_lists(config)
 
 
-def _smaller(name: str, value: int, factor: int, vocab: int) -> int:
+def _smaller(name: str, value: int, factor: int, vocab: int, layers: bool) -> int:
     if name == "vocab_size" or name.endswith("_vocab_size"):
         return min(value, vocab)
     if re.search(r"token_(id|index)$|_index$", name):
@@ -83,7 +85,11 @@ def _smaller(name: str, value: int, factor: int, vocab: int) -> int:
         return min(value, 256)
     if re.search(r"^(num_|n_)?(local_|routed_)?experts$|n_routed_experts|num_local_experts|moe_num_experts", name):
         return min(value, 8)
-    if _LAYERS.search(name) and not re.search(r"full_attn|first_k|interval|every|head|cross|period|offset|idx", name):
+    if (
+        layers
+        and _LAYERS.search(name)
+        and not re.search(r"full_attn|first_k|interval|every|head|cross|period|offset|idx", name)
+    ):
         return min(value, 2)
     if _SIZES.search(name) and not _FIXED.search(name) and value >= 16 * factor:
         return value // factor
@@ -110,11 +116,11 @@ def small(model_type: str) -> tuple[Any, Any] | None:
     import torch
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    for factor in (16, 8, 4, 1):
+    for factor, layers in ATTEMPTS:
         try:
             with quiet():
                 config = CONFIG_MAPPING[model_type]()
-                _shrink(config, factor, 1024)
+                _shrink(config, factor, 1024, layers)
                 config = type(config).from_dict(config.to_dict())
                 kind = model_class(model_type, config)
                 with torch.device("meta"):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from shardlint.contract import Contract, ContractQuery
 
+from shardlint.contract import Contract, ContractQuery
 from shardlint.plugins.manager import load_packs
 from shardlint.plugins.registry import Registry
 

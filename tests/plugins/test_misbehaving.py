@@ -41,7 +41,7 @@ FAILS_TO_LOAD = {
 CRASHES = {
     "constructor_raises": r"KeyError: 'made of nothing'",
     "error_without_text": r"MuteError: \(its text cannot be read: SystemExit\)",
-    "rule_bad_field": r"TypeError: .*subject.* must be <class 'str'>",
+    "rule_bad_field": r"TypeError: .*a finding's subject must be str, got 3",
     "rule_changes_facts": r"it changed the facts, which are frozen; its findings are not used",
     "rule_empties_facts": r"it changed the facts, which are frozen; its findings are not used",
     "rule_exits": r"SystemExit: 0",

@@ -193,6 +193,15 @@ def test_a_generator_is_closed_when_its_rule_is_stopped() -> None:
     assert closed == [True]
 
 
+def test_what_a_rule_prints_does_not_reach_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    def check(self, facts):
+        print("debugging")
+        return ()
+
+    evaluate(Facts(), [selected("D201", check)])
+    assert capsys.readouterr() == ("", "debugging\n")
+
+
 def test_the_clock_is_read_around_each_rule() -> None:
     ticks = itertools.count(step=2.0)
     outcomes = evaluate(Facts(), [selected("D201"), selected("D202")], clock=lambda: next(ticks)).outcomes

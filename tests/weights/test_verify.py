@@ -350,8 +350,8 @@ def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatc
     from shardlint.collect.walk import walk
 
     checkpoint, facts = collect_checkpoint(mixtral), model_facts(walk(model))
-    monkeypatch.setattr("shardlint.weights.verify.collect_checkpoint", None)
-    monkeypatch.setattr("shardlint.weights.verify.collect_model_facts", None)
+    monkeypatch.setattr("shardlint.weights.running.collect_checkpoint", None)
+    monkeypatch.setattr("shardlint.weights.running.collect_model_facts", None)
     result = verify(model, mixtral, model_facts=facts, checkpoint_facts=checkpoint)
     assert result.verdict is Verdict.PASS
     broken = evolve(checkpoint, format="gguf")

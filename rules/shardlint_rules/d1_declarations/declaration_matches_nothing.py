@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.coverage import retained_report
 from shardlint.facts import ContractFacts, ModelFacts
-from shardlint.keys import Candidates, root_declaration
+from shardlint.keys import Candidates, matches_any, root_declaration
 
 _LIBRARY = "transformers."
 
@@ -46,7 +46,7 @@ class DeclarationMatchesNothing(Rule):
         modules = tuple(alias for module in model.modules for alias in module.aliases)
         if facts.contract:
             for where, glob, names in _contract_globs(facts.contract, tensors, modules):
-                if not any(fnmatchcase(name, glob) for name in names):
+                if not matches_any(glob, names):
                     yield self._finding(facts.contract.source, where, glob, names)
             yield from self._sources(facts, facts.contract)
         yield from self._class_names(model, tensors)
@@ -55,11 +55,12 @@ class DeclarationMatchesNothing(Rule):
         """Globs over checkpoint keys can be judged only where there are keys."""
         globs = contract.inference_only_sources
         keys = {entry.key for entry in facts.checkpoint.entries} if facts.checkpoint else set()
-        keys |= set(facts.load.unexpected) if facts.load else set()
-        if globs and not keys and facts.checkpoint is None and facts.load is None:
+        report = retained_report(facts)
+        keys |= set(report.unexpected) if report else set()
+        if globs and facts.checkpoint is None and report is None:
             raise NotEvaluated("inference_only_sources cannot be matched: there is no checkpoint and no load report")
         for glob in globs:
-            if not any(fnmatchcase(key, glob) for key in keys):
+            if not matches_any(glob, keys):
                 yield self._finding(contract.source, "inference_only_sources", glob, tuple(sorted(keys)))
 
     def _class_names(self, model: ModelFacts, tensors: tuple[str, ...]) -> Iterator[Finding]:
@@ -70,7 +71,7 @@ class DeclarationMatchesNothing(Rule):
             for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
                 if pattern not in inherited and not _found(pattern, tensors):
                     yield self._finding(root.qualified_type, "modules to keep in float32", pattern, tensors)
-        quantisation = (model.config or {}).get("quantization_config")
+        quantisation = model.config.get("quantization_config") if model.config else None
         skipped = quantisation.get("modules_to_not_convert") if isinstance(quantisation, Mapping) else None
         for pattern in skipped or ():
             if not _found(str(pattern), tensors):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.coverage import retained_report
 from shardlint.facts import ModelFacts
 from shardlint.keys import KeyResolver, identity_reason
 from shardlint.ties import declared_ties
@@ -75,8 +76,9 @@ def _untied_pairs(model: ModelFacts) -> Iterator[tuple[str, str]]:
 
 def _without_source(facts: Facts, model: ModelFacts) -> set[str]:
     """The live names that the checkpoint does not fill, from the load report, the plan, or else from headers."""
-    if facts.load is not None:
-        return set(facts.load.missing)
+    report = retained_report(facts)
+    if report is not None:
+        return set(report.missing)
     if facts.plan is not None:
         return {tensor.name for tensor in facts.plan.tensors if tensor.status.startswith("missing")}
     if facts.checkpoint is None:

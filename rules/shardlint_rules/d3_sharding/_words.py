@@ -31,8 +31,11 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def ranks_text(ranks: Iterable[int] | None) -> str:
-    """`ranks 0..3`, or that they are not known."""
-    return "unknown ranks" if ranks is None else f"ranks {ranges(ranks)}"
+    """`ranks 0..3`, `rank 2`, or that they are not known."""
+    numbers = None if ranks is None else tuple(ranks)
+    if numbers is None:
+        return "unknown ranks"
+    return f"rank{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
 
 
 def live(records: Iterable[OwnershipFacts]) -> Iterator[OwnershipFacts]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import boxes
-from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ShardingFacts
+from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
+from shardlint.names import pattern_of
 
 from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
 
@@ -48,10 +49,13 @@ class ReductionMixesShards(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = {item.fqn: item for item in differences if item.field == "present"}
+        absent = _exchanged([item for item in differences if item.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
+        unknown: list[str] = []
         for record in once(live(sharding.parameters)):
             reduction = sharding.reduction_of(record)
+            if record.managed and _untold(sharding.layout_of(record), reduction):
+                unknown.append(record.fqn)
             if reduction is None or reduction.ranks is None or len(reduction.ranks) < 2:
                 continue
             key = (record.layout, reduction.ranks)
@@ -64,6 +68,8 @@ class ReductionMixesShards(Rule):
             )
             if mixed is not None:
                 yield self.mixed(record, mixed, reduction.ranks)
+        if unknown:
+            raise NotEvaluated(f"unknown which ranks reduce {len(unknown)} cut parameters, among them {unknown[0]}")
 
     def mixed(self, record: OwnershipFacts, mixed: _Mixed, ranks: tuple[int, ...]) -> Finding:
         return self.finding(
@@ -72,6 +78,12 @@ class ReductionMixesShards(Rule):
             message=f"averaged over {ranks_text(ranks)}, which hold different parts of it: {mixed.reason}",
             evidence={"reduced_over": ranks, "other_parts_on": mixed.ranks},
         )
+
+
+def _untold(layout: LayoutFacts, reduction: ReductionFacts | None) -> bool:
+    """Whether a parameter that ranks may hold different parts of is reduced over ranks that are not told."""
+    cut = any(item.is_shard for item in layout.source_placements)
+    return "source" in layout.unknown or (cut and (reduction is None or reduction.ranks is None))
 
 
 def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | None:
@@ -92,6 +104,18 @@ def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ..
         return None
     other = " and ".join(box.text() for box in others[different[0]]) or "nothing"
     return _Mixed(different, f"here {' and '.join(box.text() for box in mine)}, on rank {different[0]} {other}")
+
+
+def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
+    """
+    Names that some ranks lack while they have others of the same pattern: `experts.0` here, `experts.4` there.
+
+    A parameter that is merely missing somewhere is no shard of anything: ranks-disagree says so.
+    """
+    values: dict[tuple[str, tuple[int, ...]], set[str]] = {}
+    for item in absent:
+        values.setdefault((pattern_of(item.fqn), item.ranks), set()).add(item.value)
+    return {item.fqn: item for item in absent if len(values[pattern_of(item.fqn), item.ranks]) > 1}
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:

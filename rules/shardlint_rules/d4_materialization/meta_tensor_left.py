@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.keys import matches_any
 
 
 class MetaTensorLeft(Rule):
@@ -37,7 +37,9 @@ class MetaTensorLeft(Rule):
         assert facts.model is not None
         lazy = facts.contract.lazy_buffers if facts.contract else ()
         for tensor in facts.model.tensors:
-            if not tensor.is_meta or (not tensor.is_parameter and _declared(tensor.aliases, lazy)):
+            if not tensor.is_meta:
+                continue
+            if not tensor.is_parameter and any(matches_any(glob, tensor.aliases) for glob in lazy):
                 continue
             names = sorted(tensor.aliases)
             yield self.finding(
@@ -46,7 +48,3 @@ class MetaTensorLeft(Rule):
                 evidence={"aliases": names, "shape": tensor.shape, "dtype": tensor.dtype},
                 owner=tensor.fqn.rpartition(".")[0] or "<root>",
             )
-
-
-def _declared(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs for name in names)

@@ -12,6 +12,7 @@ from shardlint.coverage import (
     coverage,
     iter_unexplained,
     planned_coverage,
+    retained_report,
     stored_coverage,
 )
 from shardlint.keys import Candidates
@@ -68,7 +69,7 @@ class CoverageIncomplete(Rule):
 
 def _found(facts: Facts) -> Coverage:
     """The coverage from what there is: the load report, the plan, else the headers of a plain mapping."""
-    if facts.load is not None and facts.model is not None:
+    if retained_report(facts) is not None and facts.model is not None:
         reported = coverage(facts)
         assert reported is not None
         return reported
@@ -78,7 +79,7 @@ def _found(facts: Facts) -> Coverage:
         raise NotEvaluated(f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}")
     if facts.checkpoint is None:
         raise NotEvaluated(
-            f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
+            f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
         )
     return stored_coverage(facts)
 

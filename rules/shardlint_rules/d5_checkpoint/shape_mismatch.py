@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.coverage import retained_report
 from shardlint.facts import CheckpointFacts, ModelFacts, PlanFacts, TensorPlan
-from shardlint.keys import KeyResolver, identity_reason
+from shardlint.keys import KeyResolver, identity_reason, unread_files
 
 Shape = tuple[int, ...]
 
@@ -34,20 +35,23 @@ class ShapeMismatch(Rule):
     severity = Severity.ERROR
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        report = retained_report(facts)
         told = set()
-        for item in facts.load.mismatched if facts.load else ():
+        for item in report.mismatched if report else ():
             told.add(item.key)
             yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
         if facts.plan is not None:
             yield from self._from_plan(facts.plan, told)
+            if facts.plan.unread:
+                raise NotEvaluated(f"no shapes could be read from {', '.join(facts.plan.unread)}")
             return
         reason = _reason(facts)
-        if reason and facts.load is None:
+        if reason and report is None:
             raise NotEvaluated(reason)
         if reason or facts.checkpoint is None or facts.model is None:
             return
         yield from self._from_headers(facts.model, facts.checkpoint, told)
-        if unread := _unread(facts.checkpoint):
+        if unread := unread_files(facts.checkpoint):
             raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
 
     def _from_plan(self, plan: PlanFacts, told: set[str]) -> Iterator[Finding]:
@@ -88,9 +92,12 @@ class ShapeMismatch(Rule):
             raise NotEvaluated(f"{elsewhere} live tensors are empty here: their elements are held elsewhere")
 
     def _finding(self, name: str, key: str, stored: Shape, live: Shape) -> Finding:
+        text = f"expected the stored shape to be {list(live)}, found {list(stored)}{_hint(stored, live)}"
+        if stored == live:  # a loader that says that a key mismatches, and not how
+            text = "the loader reports another shape, and not which"
         return self.finding(
             subject=name,
-            message=f"{name}: expected the stored shape to be {list(live)}, found {list(stored)}{_hint(stored, live)}",
+            message=f"{name}: {text}",
             evidence={"key": key, "stored_shape": stored, "live_shape": live, "relation": _relation(stored, live)},
         )
 
@@ -99,8 +106,8 @@ def _reason(facts: Facts) -> str | None:
     """Why nothing can be compared without a plan."""
     if facts.model is None:
         return f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}"
-    if facts.load is None and facts.checkpoint is None:
-        return f"{facts.why_absent(Section.LOAD)}; {facts.why_absent(Section.CHECKPOINT)}"
+    if facts.checkpoint is None and retained_report(facts) is None:
+        return f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)}"
     return identity_reason(facts)
 
 
@@ -128,11 +135,3 @@ def _hint(stored: Shape, live: Shape) -> str:
         "reshaped": ", which has as many elements",
     }
     return hints.get(_relation(stored, live), "")
-
-
-def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Files that count and whose header could not be read."""
-    counting = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
-    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
-    read = {entry.file for entry in checkpoint.entries}
-    return sorted(file for file in broken - read if counting is None or file in counting)

@@ -112,8 +112,18 @@ class Assembly:
             return None
         from .sharding import facts_of, ownership_book
 
-        axes = getattr(self.settings, "expert_axes", ())
-        self.book = ownership_book(self.walk, optimizer=self.target.optimizer, expert_axes=axes)
+        found = {
+            id(item.collector): item
+            for item in getattr(self.registry, "collectors", ())
+            if callable(getattr(getattr(item, "collector", None), "collect_units", None))
+        }
+        self.book = ownership_book(
+            self.walk,
+            optimizer=self.target.optimizer,
+            expert_axes=getattr(self.settings, "expert_axes", ()),
+            collectors=[item.collector for item in found.values()],
+            failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
+        )
         return facts_of(self.book)
 
     def _optimizer(self) -> Any:
@@ -186,9 +196,12 @@ class Assembly:
                 if value is not None:
                     facts = evolve(facts, **{item.section: _checked(item.section, value)})
             except (Exception, SystemExit) as error:
-                pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
-                self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+                self._pack_failed(item, error)
         return facts
+
+    def _pack_failed(self, item: Any, error: BaseException) -> None:
+        pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
+        self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
 
     def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
         problem = CollectionProblem(

@@ -26,7 +26,7 @@ from .importing import ImportProblem, import_object
 from .invariants import evaluate_invariants
 from .matching import matches_type
 from .model import architectures_of
-from .plain import plain, printable
+from .plain import printable
 from .targets import TargetError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _problem(where: str, error: str) -> Found:
 
 def _from_mapping(declared: Mapping[str, Any], where: str) -> Found:
     try:
-        return Found(contract=contract_from_mapping(declared), source=where)
+        return Found(contract=contract_from_mapping(declared, f"{where}: contract"), source=where)
     except ContractError as error:
         problems = tuple(ContractProblem(where=place, error=printable(text)) for place, text in error.problems)
         return Found(source=where, problems=problems)
@@ -145,7 +145,7 @@ def _from_packs(config: FrozenDict | None, registry: Any) -> Found:
     for query in queries(config):
         asked.append(query.key)
         for answer in registry.contracts(query):
-            if answer.contract is not None:
+            if isinstance(answer.contract, Contract):
                 source = f"pack {answer.label} for {query.key}"
                 return Found(contract=answer.contract, source=source, problems=tuple(problems))
             problem = ContractProblem(where=f"pack {answer.label}", error=printable(answer.error))
@@ -176,8 +176,8 @@ def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) ->
         inference_only_sources=contract.inference_only_sources,
         data=_like(DataSemanticsFacts, contract.data) if contract.data else None,
         shared_state=tuple(_like(SharedStateFacts, state) for state in contract.shared_state),
-        topology=tuple(_plain_fields(item) for item in contract.topology),
-        parity_cases=tuple(_plain_fields(item) for item in contract.parity_cases),
+        topology=tuple(FrozenDict(name=item.name, **item.fields) for item in contract.topology),
+        parity_cases=tuple(FrozenDict(name=item.name, **item.fields) for item in contract.parity_cases),
         replacements=tuple(_replacement(item, walk) for item in contract.replacements),
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
@@ -187,17 +187,6 @@ def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) ->
 
 def _like(kind: type[Any], source: Any) -> Any:
     return kind(**{item.name: getattr(source, item.name) for item in attrs.fields(kind)})
-
-
-def _plain_fields(source: Any) -> FrozenDict:
-    values = {item.name: getattr(source, item.name) for item in attrs.fields(type(source))}
-    return FrozenDict({name: _reference(value) for name, value in values.items()})
-
-
-def _reference(value: Any) -> Any:
-    if callable(value) and not isinstance(value, type):
-        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__name__)}"
-    return plain(value)
 
 
 def _replacement(item: Replacement, walk: Walk | None) -> ReplacementFacts:

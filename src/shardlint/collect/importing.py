@@ -134,6 +134,8 @@ def frame_of(error: BaseException, origin: str | None) -> str:
     That is the innermost one in the folder of `origin` (their file); without it, or without such a frame, the innermost
     one that lies in no installed package and is none of shardlint's own.
     """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _internal(frame.filename)]
     folder = Path(origin).resolve().parent if origin else None
     theirs = [frame for frame in frames if not _installed(frame.filename)]

@@ -60,6 +60,8 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
         return _build(text, values)
     if values:
         raise TargetError(f"--arg is for targets that are called, and {text!r} is not one: {FORMS}")
+    if not text:
+        raise TargetError(f"an empty target: {FORMS}")
     if text == "-":
         data = (stdin or sys.stdin.buffer).read()
         return Resolved(kind="facts", text="-", facts=_decode(data, "standard input"))
@@ -141,7 +143,9 @@ def _build(text: str, values: Mapping[str, Any]) -> Resolved:
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise TargetError(f"target {text!r} cannot be called with these arguments: {error}") from None
-        return _failed(text, error, getattr(sys.modules.get(builder.__module__ or ""), "__file__", None))
+        return _failed(
+            text, error, getattr(sys.modules.get(getattr(builder, "__module__", None) or ""), "__file__", None)
+        )
     return _live(text, built)
 
 

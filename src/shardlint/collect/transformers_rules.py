@@ -232,7 +232,34 @@ class TransformersRules:
     def round_trips(
         self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
     ) -> tuple[Sequence[RoundTrip], int]:
-        return (), 0
+        try:
+            reverse = [item.reverse_transform() for item in self._mapping[::-1] if item.was_used()]
+        except Exception:
+            return (), 0  # whether a conversion can be reversed at all is another question
+        if not reverse:
+            return (), 0
+        saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
+        wanted = self.routes(list(sources.values()), live)
+        reached = self.routes(saved, live)
+        found = [
+            RoundTrip(name=name, key=sources[name], saved=key, loaded=there.name)
+            for name, key, here, there in zip(sources, saved, wanted, reached, strict=True)
+            if here.name != there.name
+        ]
+        return found, len(saved)
+
+    def _saved(self, name: str, reverse: Sequence[Any]) -> str:
+        """Return the name under which saving writes `name`: at most one converter, then all renamings."""
+        for converter in reverse:
+            if not isinstance(converter, self._plain_renaming):
+                name, pattern = converter.rename_source_key(name)
+                if pattern is not None:
+                    break
+        name = name.replace("*.", "0.")
+        for renaming in reverse:
+            if isinstance(renaming, self._plain_renaming):
+                name = renaming.rename_source_key(name)[0]
+        return str(name)
 
     def conversions(self) -> tuple[str, ...]:
         return tuple(repr(item) for item in self._mapping if item.was_used())

@@ -99,10 +99,10 @@ def freeze(value: Any) -> Any:
         return int(value)
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, (list, tuple)):
+        return tuple([freeze(item) for item in value])
     if isinstance(value, Mapping):
         return _freeze_mapping(value)
-    if isinstance(value, (list, tuple)):
-        return tuple(freeze(item) for item in value)
     if isinstance(value, (set, frozenset)):
         return tuple(freeze(item) for item in sorted(value, key=repr))
     raise TypeError(

@@ -7,11 +7,15 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 import attrs
 
-from ..names import did_you_mean
+from ..names import did_you_mean, printable
+
+PROBLEM_LIMIT = 200  # a file with more is no facts file with mistakes, but something else
+KEY_LIMIT = 80  # characters of a key that a message shows
 
 Walker = Callable[[Any, str], Iterator[str]]
 
@@ -35,7 +39,8 @@ def strict_problems(data: bytes, kind: type) -> list[str]:
         if len(plain) == len(items):
             return plain
         found = _Doubled(plain)
-        found.key = next(key for index, (key, _) in enumerate(items) if key in dict(items[:index]))
+        seen: set[str] = set()
+        found.key = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         doubled.append(found)
         return found
 
@@ -43,9 +48,10 @@ def strict_problems(data: bytes, kind: type) -> list[str]:
         value = json.loads(data, object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:
         return [f"it cannot be read: {error}"]
-    problems = list(_doubled_keys(value, "")) if doubled else []
     walker = _walker(kind)
-    return problems + (list(walker(value, "")) if walker else [])
+    found = chain(_doubled_keys(value, "") if doubled else (), walker(value, "") if walker else ())
+    problems = list(islice(found, PROBLEM_LIMIT))
+    return [*problems, "the rest was not looked at"] if len(problems) == PROBLEM_LIMIT else problems
 
 
 def _doubled_keys(value: Any, path: str) -> Iterator[str]:
@@ -60,7 +66,8 @@ def _doubled_keys(value: Any, path: str) -> Iterator[str]:
 
 
 def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+    shown = printable(key if len(key) <= KEY_LIMIT else key[:KEY_LIMIT] + "...")
+    return f"{path}.{shown}" if path else shown
 
 
 @functools.cache
@@ -88,11 +95,11 @@ def _class_walker(kind: type) -> Walker:
         if nested is None:  # on first use, so that a class may contain itself
             found = {name: _walker(hints[name]) for name in known}
             nested = {name: walker for name, walker in found.items() if walker}
-        for key in value.keys() - known:
-            yield f"{_join(path, key)}: unknown field{did_you_mean(key, known)}"
+        for key in sorted(value.keys() - known):
+            yield f"{_join(path, key)}: unknown field{did_you_mean(key[:KEY_LIMIT], known)}"
         for name, walker in nested.items():
             if name in value:
-                yield from walker(value[name], _join(path, name))
+                yield from walker(value[name], f"{path}.{name}" if path else name)
 
     return walk
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import CodeType
 from typing import Any
 
@@ -74,9 +75,14 @@ class LoadedPack:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Catch what a pack's code raises (`SystemExit` too, Ctrl-C not) and record it as SL002."""
+        """
+        Catch what a pack's code raises (`SystemExit` too, Ctrl-C not) and record it as SL002.
+
+        What it prints goes to standard error: standard output belongs to the report.
+        """
         try:
-            yield
+            with redirect_stdout(sys.stderr):
+                yield
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:

@@ -174,6 +174,6 @@ def _answer(origin: Origin, **parts: Any) -> ContractAnswer:
     return ContractAnswer(**origin_fields(origin), **parts)
 
 
-def origin_fields(origin: Origin) -> dict[str, str]:
+def origin_fields(origin: Origin) -> dict[str, Any]:
     """The fields of an `Origin` (or of something that has one), to build another of its kind."""
     return {item.name: getattr(origin, item.name) for item in fields(Origin)}

@@ -55,10 +55,13 @@ def _family(item: Finding) -> Any:
     return (shape, item.severity, item.kind, item.ranks, _value_template(item.evidence))
 
 
+_pattern = functools.lru_cache(maxsize=4096)(pattern_of)  # subject, message and evidence repeat the name
+
+
 @functools.lru_cache(maxsize=4096)
 def _template(text: str) -> str:
     """`text` with the numbers of its dotted names replaced: two texts of one template differ in those alone."""
-    return _NAME.sub(lambda match: pattern_of(match.group()), text)
+    return _NAME.sub(lambda match: _pattern(match.group()), text)
 
 
 def _value_template(value: Any) -> Any:

@@ -45,9 +45,10 @@ def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
 
 
 def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
-    yield style.paint(printable(report.target) or "(no target)", "bold")
     facts = report.metadata
     model = facts.get("model")
+    fallback = str(model["class"]) if model else "(no name)"
+    yield style.paint(printable(report.target or fallback), "bold")
     if model:
         name = str(model["model_type"] or model["class"])
         counts = [counted(model[key], key[:-1]) for key in ("modules", "parameters", "buffers")]

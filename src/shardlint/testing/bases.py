@@ -22,7 +22,9 @@ from ..facts import (
     ProbeFacts,
     TensorFacts,
 )
-from .builders import checkpoint_for, declaration, model, module, optimizer_for, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
+from .plans import with_plan
+from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -263,6 +265,89 @@ def built() -> Facts:
     return evolve(plain(), build=BuildFacts(builder="acme.models:net"))
 
 
+def llama_fsdp2() -> Facts:
+    """Return `llama` sharded over two ranks that agree: every layer and the root a unit."""
+    return compared(fsdp2(llama()))
+
+
+def llama_tied_fsdp2() -> Facts:
+    """Return `llama-tied` sharded over two ranks: both names of the tied tensor in the root unit."""
+    return fsdp2(llama_tied())
+
+
+def llama_tp() -> Facts:
+    """Return `llama` on a mesh of two data-parallel by two tensor-parallel ranks."""
+    return tensor_parallel(llama())
+
+
+def mixtral_ep() -> Facts:
+    """Return `mixtral` on four ranks, its experts units of their own on a mesh of their own."""
+    return expert_parallel(mixtral())
+
+
+def mixtral_hyperparallel() -> Facts:
+    """Return `mixtral` owned by HyperParallel schedulers, which do not tell over which ranks they reduce."""
+    return hyperparallel(mixtral())
+
+
+def llama_planned() -> Facts:
+    """Return `llama` with the plan of its load."""
+    return with_plan(llama())
+
+
+def llama_tied_planned() -> Facts:
+    """Return `llama-tied` with the plan of its load."""
+    return with_plan(llama_tied())
+
+
+def mixtral_planned() -> Facts:
+    """Return `mixtral` with the plan of its load, which merges the experts, and no load report."""
+    facts = evolve(mixtral(), load=None)
+    assert facts.model is not None
+    sources: dict[str, tuple[str, ...]] = {}
+    for item in facts.model.tensors:
+        name = item.fqn.replace(".mlp.", ".block_sparse_moe.")
+        head, fused, _ = name.partition(".experts.")
+        parts = ("w1", "w3") if "gate_up" in item.fqn else ("w2",)
+        keys = tuple(f"{head}.experts.{expert}.{part}.weight" for part in parts for expert in range(_EXPERTS))
+        sources[item.fqn] = keys if fused else (name,)
+    return with_plan(facts, sources)
+
+
+def fp8() -> Facts:
+    """Return a checkpoint alone whose projections are stored in fp8 with block scales, as its configuration says."""
+    facts = llama()
+    assert facts.checkpoint is not None
+    entries = []
+    for entry in facts.checkpoint.entries:
+        quantised = "_proj." in entry.key
+        entries.append(evolve(entry, dtype="F8_E4M3") if quantised else entry)
+        if quantised:
+            entries.append(evolve(entry, key=f"{entry.key}_scale_inv", dtype="F32", shape=(1, 1)))
+    settings = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = FrozenDict(_llama_config(quantization_config=settings))
+    checkpoint = evolve(facts.checkpoint, entries=tuple(entries), index=index_for(entries), config=config)
+    return Facts(target="base", checkpoint=checkpoint)
+
+
+def adapter() -> Facts:
+    """Return `llama` with the checkpoint of an adapter for two of its projections."""
+    facts = llama()
+    names = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(_LAYERS)]
+    parts = [
+        tensor(f"base_model.model.{name}.lora_{part}.weight", (2, _HIDDEN) if part == "A" else (_HIDDEN, 2))
+        for name in names
+        for part in ("A", "B")
+    ]
+    stored = checkpoint_for(model("adapter", parts))
+    file = evolve(stored.files[0], name="adapter_model.safetensors", kind="adapter")
+    entries = tuple(evolve(entry, file=file.name) for entry in stored.entries)
+    assert facts.model is not None
+    modules = (*facts.model.modules, *(module(name, "torch.nn.modules.linear.Linear") for name in names))
+    changed = evolve(stored, format="adapter", files=(file,), entries=entries)
+    return evolve(facts, model=evolve(facts.model, modules=modules), checkpoint=changed)
+
+
 def optimized() -> Facts:
     """
     Return `llama-tied` with an AdamW that took a step, one group of matrices and one of vectors, without a checkpoint.
@@ -283,5 +368,15 @@ BASES: dict[str, Callable[[], Facts]] = {
     "plain": plain,
     "contract": contract,
     "built": built,
+    "llama-fsdp2": llama_fsdp2,
+    "llama-tied-fsdp2": llama_tied_fsdp2,
+    "llama-tp": llama_tp,
+    "mixtral-ep": mixtral_ep,
+    "mixtral-hyperparallel": mixtral_hyperparallel,
+    "llama-planned": llama_planned,
+    "llama-tied-planned": llama_tied_planned,
+    "mixtral-planned": mixtral_planned,
+    "fp8": fp8,
+    "adapter": adapter,
     "optimized": optimized,
 }

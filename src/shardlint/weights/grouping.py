@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from ..names import collapse, natural_key, pattern_of
 from .reports import first_difference
-from .result import Kind, Result, Row, Status
+from .result import RANK_FAILED, Kind, Result, Row, Status
 
 _DIGITS = re.compile(r"[0-9]+")
 SHOWN_NAMES = 20
@@ -38,7 +38,7 @@ def faults(result: Result) -> tuple[Fault, ...]:
     live = result.of_kind(Kind.LIVE)
     wrong = [row for row in live if row.status is Status.MISMATCH and row.name not in explained]
     special = [row for row in live if row.nonfinite and row.status is not Status.MISMATCH]
-    hole = [row for row in live if row.status is Status.INCOMPLETE]
+    hole = [row for row in live if row.status is Status.INCOMPLETE and row.reason != RANK_FAILED]
     unread = [row for row in result.of_kind(Kind.CHECKPOINT) if row.status is Status.INCOMPLETE]
     padding = [row for row in result.of_kind(Kind.PADDING) if row.status is Status.MISMATCH]
     return (

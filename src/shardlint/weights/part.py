@@ -76,6 +76,7 @@ class RankPart:
     sampled: bool = False
     error: str = ""
     unplanned: bool = False
+    sent: int = 0
     notes: list[str] = field(factory=list)
 
 

@@ -10,6 +10,8 @@ from attrs import field, frozen
 from ..names import natural_key
 from .tally import Difference
 
+RANK_FAILED = "not compared, because a rank failed"
+
 
 class Status(enum.Enum):
     """What became of one tensor, worst last."""
@@ -124,7 +126,8 @@ class Result:
     Everything that a verification found.
 
     `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
-    when everything was. `exchanged` are the bytes that each rank sent. `compared_bytes` counts the live side.
+    when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
+    rank sent. `compared_bytes` counts the live side.
     """
 
     rows: tuple[Row, ...]
@@ -145,7 +148,8 @@ class Result:
         wrong = any(row.status in (Status.MISMATCH, Status.INCOMPLETE) or row.nonfinite for row in self.rows)
         if wrong or self.errors or self.layouts or self.replicas:
             return Verdict.FAIL
-        return Verdict.INCOMPLETE if self.incomplete or not self.rows else Verdict.PASS
+        nothing = bool(self.checkpoint) and not self.rows
+        return Verdict.INCOMPLETE if self.incomplete or nothing else Verdict.PASS
 
     def raise_for_failure(self) -> None:
         """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""

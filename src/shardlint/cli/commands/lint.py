@@ -20,6 +20,7 @@ _EXAMPLES = (
     ("shardlint lint mypackage.models:build --arg size=7b", "a builder with an argument"),
     ("shardlint lint ckpt/", "a checkpoint alone: headers and index, no tensor is read"),
     ("shardlint lint facts.json --select D5 --severity D516=warning", "facts of an earlier run, some rules"),
+    ("torchrun --nproc-per-node 8 -m shardlint lint train.py:build_model", "every rank of a job; rank 0 reports"),
     ("shardlint lint train.py:build_model --output-format text --output-format json:report.json", "two reports"),
 )
 
@@ -40,6 +41,7 @@ class _Choices:
     show_suppressed: bool
     output_format: tuple[str, ...]
     color: str
+    rank_timeout: float
     quiet: bool
     verbose: int
     timing: bool
@@ -78,11 +80,25 @@ _output_options = stacked(
 )
 
 
+_job_options = stacked(
+    option(
+        "Job",
+        "--rank-timeout",
+        type=click.FloatRange(min=0),
+        default=120.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Under torchrun: how long a rank waits for the others. 0: each rank lints for itself.",
+    ),
+)
+
+
 @click.command("lint", cls=Command, examples=_EXAMPLES)
 @target_options
 @selection_options
 @_verdict_options
 @_output_options
+@_job_options
 @pack_options
 def command(
     *,
@@ -103,6 +119,8 @@ def command(
     shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
     """
     from ...api import open_session
+    from ...collect.reading import gc_paused
+    from ...jobs import lint_in_job
     from ...selection import flag_layer
 
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
@@ -120,8 +138,12 @@ def command(
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    facts, live = obtain(Request(target, checkpoint, contract, arg), registry, settings)
-    report = session.run(facts, live).report
+    job = lint_in_job(
+        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings),
+        lambda facts, live: session.run(facts, live).report,
+        chosen.rank_timeout,
+    )
+    report = job.report
     options = report_options(
         color=chosen.color,
         verbosity=-1 if chosen.quiet else chosen.verbose,
@@ -129,7 +151,9 @@ def command(
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    write_outputs(report, outputs, options)
+    if job.leads:
+        with gc_paused():
+            write_outputs(report, outputs, options)
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
 
 

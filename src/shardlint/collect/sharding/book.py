@@ -194,6 +194,15 @@ class Book:
         self.units.append(evolve(unit, domains=FrozenDict(ordered), parameter_count=count))
         self.records.extend(records)
 
+    def position(self) -> tuple[int, int, set[int]]:
+        """Where the book stands, for `forget_since`."""
+        return len(self.units), len(self.records), set(self.managed)
+
+    def forget_since(self, position: tuple[int, int, set[int]]) -> None:
+        """Drop the units and records that were added since: a collector failed half-way."""
+        units, records, self.managed = position
+        del self.units[units:], self.records[records:]
+
     def _intern(self, kind: str, value: Any, table: list[Any]) -> int:
         key = (kind, value)
         found = self._memo.get(key)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from shardlint import PackInfo, hookimpl
 
 if TYPE_CHECKING:
-    from shardlint.contract import Contract, ContractQuery
-
     from shardlint import Rule
+    from shardlint.contract import Contract, ContractQuery
 
 
 @hookimpl

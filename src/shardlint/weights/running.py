@@ -175,6 +175,7 @@ class _Run:
         self.part.interrupted |= found.interrupted
 
     def _finish(self, local: _Local | None, wrong: Sequence[ReplicaGroup]) -> Result:
+        self.part.sent = self.exchange.sent
         blobs = self.exchange.gather(msgspec.json.encode(self.part))
         answer = b""
         if blobs:
@@ -184,7 +185,7 @@ class _Run:
                 result,
                 replicas=tuple(wrong),
                 checkpoint=str(self.request.checkpoint),
-                exchanged=tuple(len(blob) for blob in blobs) if len(blobs) > 1 else (),
+                exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
             )
             if self.request.reports is not None:
                 self._report(lambda folder: write_summary(result, folder))
