@@ -53,6 +53,7 @@ from .sharding import (
     UnitFacts,
 )
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
     "DENSE",
@@ -74,6 +75,7 @@ __all__ = [
     "DataFacts",
     "DataSemanticsFacts",
     "DataStageFacts",
+    "DerivedBuffer",
     "EntryFacts",
     "Environment",
     "Facts",
@@ -98,6 +100,7 @@ __all__ = [
     "OwnershipFacts",
     "ParameterGroup",
     "PlanFacts",
+    "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
     "RanksFacts",
@@ -109,14 +112,17 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "SkippedTensor",
     "StoredOptimizerFacts",
     "StoredParameterState",
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
     "TensorSpec",
+    "TensorValues",
     "TiePlan",
     "UnitFacts",
+    "ValuesFacts",
     "WrapperFacts",
     "freeze",
     "layout_text",

@@ -15,6 +15,7 @@ from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
 from .sharding import ShardingFacts
+from .values import ValuesFacts
 
 FACTS_VERSION = 1
 
@@ -32,6 +33,7 @@ class Section(enum.Enum):
     SHARDING = "sharding"
     RANKS = "ranks"
     OPTIMIZER = "optimizer"
+    VALUES = "values"
 
 
 @frozen(kw_only=True)
@@ -95,6 +97,7 @@ class Facts:
     sharding: ShardingFacts | None = None
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
+    values: ValuesFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

@@ -139,7 +139,7 @@ def command(
         suppress=not chosen.no_suppressions,
     )
     job = lint_in_job(
-        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings),
+        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings, values=session.wants_values),
         lambda facts, live: session.run(facts, live).report,
         chosen.rank_timeout,
     )
