@@ -13,6 +13,7 @@ from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, 
 from .headers import quoted, read_header
 from .stored_bytes import ByteComparer
 from .targets import TargetError
+from .tokenizer import tokenizer_size
 
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -61,7 +62,13 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
     facts = _read(folder, names, choice)
-    return evolve(facts, path=str(path), config=config, problems=(*config_problems, *facts.problems))
+    return evolve(
+        facts,
+        path=str(path),
+        config=config,
+        problems=(*config_problems, *facts.problems),
+        tokenizer_size=tokenizer_size(folder),
+    )
 
 
 def _choose_file(folder: Path, name: str) -> _Choice | None:
