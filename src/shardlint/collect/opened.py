@@ -7,14 +7,21 @@ the facts of a large model take. Plain assignment to the same slots takes a fift
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
 _Facts = TypeVar("_Facts")
+_CLASSES: dict[type[Any], type[Any]] = {}
 
 
-@functools.cache
-def _open_class(kind: type) -> type:
+def open_class(kind: type[Any]) -> type[Any]:
+    """A subclass of `kind` with the same slots, of which the fields can be assigned."""
+    found = _CLASSES.get(kind)
+    if found is None:
+        found = _CLASSES[kind] = _derived(kind)
+    return found
+
+
+def _derived(kind: type[Any]) -> type[Any]:
     # Both: the two share one slot of the type, and assignment is fast only when neither is a Python function.
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     return type(f"_Open{kind.__name__}", (kind,), {"__slots__": (), **plain})
@@ -22,7 +29,7 @@ def _open_class(kind: type) -> type:
 
 def opened(kind: type[Any]) -> Any:
     """Return an instance of `kind` of which no field is set yet. Set every one of them, then call `sealed`."""
-    return object.__new__(_open_class(kind))
+    return object.__new__(open_class(kind))
 
 
 def sealed(facts: Any, kind: type[_Facts]) -> _Facts:

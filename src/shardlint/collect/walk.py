@@ -243,7 +243,7 @@ class _Walker:
             name = key if type(key) is str and key.isascii() else text(key)
             if prefix:
                 name = f"{prefix}.{name}"
-            record = tensors.get(id(tensor))
+            record = tensors.get(id(tensor))  # alive: the walk holds every tensor that it has met
             if record is None:
                 record = tensors[id(tensor)] = WalkedTensor(tensor, kind, name)
             else:
