@@ -135,8 +135,12 @@ class Assembly:
             self.absent[Section.OPTIMIZER.value] = "the collector of the section sharding failed"
             return None
         from .optimizer import optimizer_facts
+        from .stored_optimizer import stored_optimizers
 
-        return optimizer_facts(self.book, self.target.optimizer)
+        facts = optimizer_facts(self.book, self.target.optimizer)
+        if self.target.checkpoint is None:
+            return facts
+        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
 
     def _load(self) -> LoadFacts | None:
         try:
