@@ -29,6 +29,10 @@ FLAGS = {
     | TARGET
     | HELP,
     "snapshot": {"-o", "--output"} | PACKS | TARGET | HELP,
+    "ownership": {"-o", "--output", "--output-format", "--collapse", "--no-collapse", "--match", "--rank"}
+    | PACKS
+    | TARGET
+    | HELP,
     "rule": {"--all", "--output-format", "--color"} | PACKS | HELP,
     "rules": {"--enabled", "--output-format", "--color"} | PACKS | SELECTION | HELP,
     "packs": {"--output-format", "--color"} | PACKS | HELP,
@@ -88,7 +92,8 @@ def test_the_examples_in_the_help_are_real_usage():
     for name, command, _ in commands():
         for line, _ in getattr(command, "examples", ()):
             for part in line.removeprefix('eval "$(').removesuffix(')"').split(" | "):
-                words = part.split()[part.split().index("shardlint") :]
+                words = part.split()
+                words = words[words.index("shardlint") :]  # after torchrun and its options, when there are any
                 used_by = next(key for key in (" ".join(words[1:3]), words[1]) if key in FLAGS)
                 used = {word for word in words if word.startswith("-") and word != "-"}
                 assert used <= FLAGS[used_by], f"{name}: {line}"

@@ -8,6 +8,7 @@ from ...boxes import product, replay
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from .book import Book, marks_of
+from .collector import UnitCollector
 from .dtensor import is_dtensor, local_shape, mesh_of
 from .groups import asked_once, has_base, ranks_of
 from .guarded import UNKNOWN, Missing, first, ints, listed
@@ -15,7 +16,7 @@ from .guarded import UNKNOWN, Missing, first, ints, listed
 _FLAGS = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
 
 
-class Ddp:
+class Ddp(UnitCollector):
     """Reads the wrapper's own list of parameters: ignored ones, and those put in later, are not in it."""
 
     name = "ddp"

@@ -14,6 +14,7 @@ from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ..reading import author_type
 from .book import Book, marks_of
+from .collector import UnitCollector
 from .groups import asked_once, has_base
 from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
@@ -29,7 +30,7 @@ _PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_input
 _ONE_DTYPE = "uniform original parameter dtype"
 
 
-class Fsdp2:
+class Fsdp2(UnitCollector):
     """Reads the state that `fully_shard` and `replicate` attach to modules."""
 
     name = "fsdp2"
@@ -182,7 +183,11 @@ class _Group:
     def records(self, param: Any) -> list[OwnershipFacts]:
         book, info = self.book, first(param, "_module_info")
         tensor, replaced = self.current(param, info)
-        book.managed.update(id(item) for item in _tensors_of(param, tensor))
+        identity = book.identity(tensor)
+        for item in _tensors_of(param, tensor):
+            book.managed.add(id(item))
+            if item is not tensor and item is not param.sharded_param:
+                book.stand_in(item, identity)
         layout = self.layout(param, tensor)
         spec_dtype, local = tensor.dtype, first(tensor, "_local_tensor")
         requires_grad = bool(tensor.requires_grad)
@@ -191,7 +196,7 @@ class _Group:
             "unit": self.unit,
             "domain": book.domain(layout),
             "layout": layout,
-            "identity": book.identity(tensor),
+            "identity": identity,
             "origin": book.origin(first(param, "_orig_param_uid")),
             "dtype": book.text(spec_dtype),
             "device": book.text(known(first(local, "device"), tensor.device)),
