@@ -25,6 +25,17 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
+from .optimizer import (
+    HeldTensor,
+    LiveParameter,
+    OptimizerFacts,
+    OptimizerInstance,
+    ParameterGroup,
+    StoredOptimizerFacts,
+    StoredParameterState,
+    TensorSpec,
+    layout_text,
+)
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
 from .sharding import (
@@ -69,10 +80,12 @@ __all__ = [
     "FileFacts",
     "FileProblem",
     "FrozenDict",
+    "HeldTensor",
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",
     "LeftoverKey",
+    "LiveParameter",
     "LoadFacts",
     "LoadRemark",
     "MeshFacts",
@@ -80,7 +93,10 @@ __all__ = [
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "OptimizerFacts",
+    "OptimizerInstance",
     "OwnershipFacts",
+    "ParameterGroup",
     "PlanFacts",
     "ProbeFacts",
     "RankDifference",
@@ -93,12 +109,16 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "StoredOptimizerFacts",
+    "StoredParameterState",
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
+    "TensorSpec",
     "TiePlan",
     "UnitFacts",
     "WrapperFacts",
     "freeze",
+    "layout_text",
     "thaw",
 ]

@@ -11,6 +11,7 @@ from .contract import ContractFacts, DataFacts
 from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
+from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
 from .sharding import ShardingFacts
@@ -30,6 +31,7 @@ class Section(enum.Enum):
     DATA = "data"
     SHARDING = "sharding"
     RANKS = "ranks"
+    OPTIMIZER = "optimizer"
 
 
 @frozen(kw_only=True)
@@ -92,6 +94,7 @@ class Facts:
     data: DataFacts | None = None
     sharding: ShardingFacts | None = None
     ranks: RanksFacts | None = None
+    optimizer: OptimizerFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

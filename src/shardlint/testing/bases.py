@@ -22,7 +22,7 @@ from ..facts import (
     ProbeFacts,
     TensorFacts,
 )
-from .builders import checkpoint_for, declaration, index_for, model, module, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
 from .plans import with_plan
 from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
 
@@ -348,6 +348,17 @@ def adapter() -> Facts:
     return evolve(facts, model=evolve(facts.model, modules=modules), checkpoint=changed)
 
 
+def optimized() -> Facts:
+    """
+    Return `llama-tied` with an AdamW that took a step, one group of matrices and one of vectors, without a checkpoint.
+
+    The tensors 0 (embedding and head) and 1 to 4 (attention of layer 0) are matrices.
+    """
+    facts = llama_tied()
+    assert facts.model is not None
+    return evolve(facts, optimizer=optimizer_for(facts.model), checkpoint=None)
+
+
 BASES: dict[str, Callable[[], Facts]] = {
     "llama": llama,
     "llama-tied": llama_tied,
@@ -367,4 +378,5 @@ BASES: dict[str, Callable[[], Facts]] = {
     "mixtral-planned": mixtral_planned,
     "fp8": fp8,
     "adapter": adapter,
+    "optimized": optimized,
 }

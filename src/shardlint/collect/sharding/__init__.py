@@ -2,6 +2,6 @@
 
 from .book import Book
 from .collector import UnitCollector
-from .ownership import sharding_facts
+from .ownership import facts_of, ownership_book, sharding_facts
 
-__all__ = ["Book", "UnitCollector", "sharding_facts"]
+__all__ = ["Book", "UnitCollector", "facts_of", "ownership_book", "sharding_facts"]

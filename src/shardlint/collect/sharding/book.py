@@ -42,7 +42,8 @@ class Book:
     The state of one collection. Objects whose `id()` is used as a key are kept alive until the book is closed.
 
     `expert_axes` are further names of mesh axes that distribute experts. `optimized` are the ids of the tensors that
-    the optimizer holds, None when there is no optimizer.
+    the optimizer holds, None when there is no optimizer. `objects` gives the live object of an identity, `stand_ins` by
+    `id()` the identity of the parameter whose place a tensor takes during a step.
     """
 
     def __init__(self, walk: Walk, *, expert_axes: Sequence[str] = (), optimized: set[int] | None = None) -> None:
@@ -56,6 +57,8 @@ class Book:
         self.units: list[UnitFacts] = []
         self.records: list[OwnershipFacts] = []
         self.managed: set[int] = set()
+        self.objects: dict[int, Any] = {}
+        self.stand_ins: dict[int, int] = {}
         self.kinds: dict[Hashable, tuple[int, str, str, str]] = {}
         self._kept: list[Any] = []
         self._memo: dict[Hashable, int] = {}
@@ -136,8 +139,13 @@ class Book:
         count = len(self._identities)
         found = self._identities.setdefault(id(tensor), count)
         if found == count:
-            self._kept.append(tensor)
+            self.objects[found] = tensor  # which keeps it alive as well
         return found
+
+    def stand_in(self, tensor: Any, identity: int) -> None:
+        """Remember that `tensor` takes the place of the parameter of that identity during a step."""
+        self._kept.append(tensor)
+        self.stand_ins.setdefault(id(tensor), identity)
 
     def origin(self, uid: Any) -> int | None:
         """A small number for a parameter as it was before wrapping; None when the version does not number them."""

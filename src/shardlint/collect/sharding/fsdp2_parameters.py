@@ -39,15 +39,16 @@ class ParameterReader:
         """The record of a parameter under each of its names."""
         book, values = self.book, values_of(param)
         info, tensor, replaced = values["_module_info"], values["sharded_param"], False
+        others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
         now = info.module._parameters.get(info.param_name)
-        if now is not tensor and now is not None:
-            others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
-            book.managed.update(map(id, others))
-            if not any(now is item for item in others):
-                tensor, replaced = _adopted(tensor, now)
-        book.managed.add(id(tensor))
+        if now is not tensor and now is not None and not any(now is item for item in others):
+            tensor, replaced = _adopted(tensor, now)
         layout, domain, dtype, device = self.kind(values, tensor)
         identity, origin = book.identity(tensor), book.origin(values.get("_orig_param_uid"))
+        book.managed.add(id(tensor))
+        for item in others:
+            book.managed.add(id(item))
+            book.stand_in(item, identity)
         requires_grad, optimized, marks = tensor.requires_grad, book.is_optimized(tensor), marks_of(tensor)
         return [
             OwnershipFacts(
