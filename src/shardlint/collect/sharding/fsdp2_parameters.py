@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from attrs import evolve
 
 from ...boxes import product, rechunk, replay
+from ...facts import EMPTY
 from ...facts.sharding import LayoutFacts, OwnershipFacts
 from .book import Book, marks_of
-from .guarded import UNKNOWN, as_bool, first, ints, listed
+from .guarded import UNKNOWN, as_bool, first, ints, known, listed
 
 _OTHER_STATES = ("_unsharded_param", "_sharded_post_forward_param")
 _ATTRIBUTES = (
@@ -33,23 +34,27 @@ class ParameterReader:
 
     def __init__(self, book: Book, owner: str, unit: int, mesh_info: Any) -> None:
         self.book, self.owner, self.unit, self.mesh_info = book, owner, unit, mesh_info
-        self.find = book.walk.find_module
+        self.find = book.walk.find_tensor
 
     def records(self, param: Any) -> list[OwnershipFacts]:
         """The record of a parameter under each of its names."""
         book, values = self.book, values_of(param)
-        info, tensor, replaced = values["_module_info"], values["sharded_param"], False
+        tensor, replaced = values["sharded_param"], False
         others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
-        now = info.module._parameters.get(info.param_name)
-        if now is not tensor and now is not None and not any(now is item for item in others):
-            tensor, replaced = _adopted(tensor, now)
+        # Whichever of its tensors the model registers now has the names, those of ties included.
+        walked = self.find(tensor) or next(filter(None, map(self.find, others)), None)
+        if walked is None:
+            tensor, replaced = self.elsewhere(values, tensor)
+            walked = None if replaced else self.find(tensor)
+        names = self.names(values) if walked is None else walked.names
         layout, domain, dtype, device = self.kind(values, tensor)
         identity, origin = book.identity(tensor), book.origin(values.get("_orig_param_uid"))
         book.managed.add(id(tensor))
         for item in others:
             book.managed.add(id(item))
             book.stand_in(item, identity)
-        requires_grad, optimized, marks = tensor.requires_grad, book.is_optimized(tensor), marks_of(tensor)
+        requires_grad, optimized = tensor.requires_grad, book.is_optimized(tensor)
+        marks = marks_of(tensor) if tensor.__dict__ else EMPTY
         return [
             OwnershipFacts(
                 fqn=name,
@@ -66,19 +71,29 @@ class ParameterReader:
                 optimized=optimized,
                 marks=marks,
             )
-            for name in self.names(values, info)
+            for name in (names if len(names) == 1 else dict.fromkeys(names))
         ]
 
-    def names(self, values: Mapping[str, Any], info: Any) -> Iterable[str]:
-        """Every FQN of the parameter, tied ones included."""
-        name, walked, shared = info.param_name, self.find(info.module), getattr(info, "shared_modules", None)
-        if walked is not None and not shared:
-            return [f"{prefix}.{name}" if prefix else name for prefix in walked.names]
-        told = values.get("_param_fqn")
-        names = self.book.names(info.module, name, told if isinstance(told, str) else None)
-        more = zip(listed(shared), listed(first(info, "shared_param_names")), strict=False)
-        found = itertools.chain(names, *(self.book.names(other, name) for other, name in more))
-        return dict.fromkeys(found)
+    def names(self, values: Mapping[str, Any]) -> list[str]:
+        """Every FQN under which the modules of the parameter registered it when they were wrapped."""
+        info, told = values["_module_info"], values.get("_param_fqn")
+        names = self.book.names(info.module, info.param_name, told if isinstance(told, str) else None)
+        shared = zip(listed(first(info, "shared_modules")), listed(first(info, "shared_param_names")), strict=False)
+        return list(itertools.chain(names, *(self.book.names(module, name) for module, name in shared)))
+
+    def elsewhere(self, values: Mapping[str, Any], tensor: Any) -> tuple[Any, bool]:
+        """
+        The parameter that counts, and whether its module registers another tensor than the unit manages.
+
+        A DTensor of the same spec is adopted at the next lazy initialisation (`load_state_dict(assign=True)`).
+        """
+        info = values["_module_info"]
+        now = known(first(info.module, "_parameters"), {}).get(info.param_name)
+        if now is None:
+            return tensor, False  # a module outside the tree that is looked at
+        spec = first(now, "_spec")
+        adopted = spec is not UNKNOWN and spec == first(tensor, "_spec")
+        return (now, False) if adopted else (tensor, now is not tensor)
 
     def kind(self, values: Mapping[str, Any], tensor: Any) -> tuple[int, str, str, str]:
         """Layout, domain, dtype and device: the same for most parameters of a model, so looked up by one key."""
@@ -145,17 +160,6 @@ def _cut_of(tensor: Any) -> tuple[Any, Any, Any]:
         return spec.mesh, spec.placements, spec.tensor_meta.shape
     except AttributeError:
         return tensor.device_mesh, tensor.placements, tensor.shape
-
-
-def _adopted(tensor: Any, now: Any) -> tuple[Any, bool]:
-    """
-    The sharded parameter, and whether its module registers another tensor than the unit manages.
-
-    A DTensor of the same spec is adopted at the next lazy initialisation (`load_state_dict(assign=True)`).
-    """
-    spec = first(now, "_spec")
-    same = spec is not UNKNOWN and spec == first(tensor, "_spec")
-    return (now, False) if same else (tensor, True)
 
 
 def _built(book: Book, facts: LayoutFacts, info: Any) -> LayoutFacts:
