@@ -13,6 +13,7 @@ from .load import LoadFacts
 from .model import ModelFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
+from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
 
 FACTS_VERSION = 1
@@ -29,6 +30,7 @@ class Section(enum.Enum):
     CONTRACT = "contract"
     DATA = "data"
     SHARDING = "sharding"
+    RUNTIME = "runtime"
     RANKS = "ranks"
 
 
@@ -91,6 +93,7 @@ class Facts:
     contract: ContractFacts | None = None
     data: DataFacts | None = None
     sharding: ShardingFacts | None = None
+    runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
