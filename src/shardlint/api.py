@@ -188,7 +188,7 @@ def lint(
         heavy=heavy,
     )
     return lint_in_job(
-        lambda: (_collect(target, registry, settings), live_of(target)),
+        lambda: (_collect(target, registry, settings), live_of(target, settings)),
         lambda facts, live: session.run(facts, live).report,
         rank_timeout,
     ).report
@@ -223,10 +223,14 @@ def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settin
     return config
 
 
-def live_of(target: Target) -> LiveTarget:
+def live_of(target: Target, settings: Settings) -> LiveTarget:
     """What heavy rules may read of `target`."""
-    checkpoint = None if target.checkpoint is None else Path(target.checkpoint)
-    return LiveTarget(model=target.model, checkpoint=checkpoint, optimizer=target.optimizer)
+    return LiveTarget(
+        model=target.model,
+        checkpoint=None if target.checkpoint is None else Path(target.checkpoint),
+        optimizer=target.optimizer,
+        renames=settings.checkpoint.renames,
+    )
 
 
 def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: Any) -> Target:

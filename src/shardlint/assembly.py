@@ -79,8 +79,8 @@ def collection_findings(facts: Facts) -> tuple[Finding, ...]:
             "SL002",
             subject=item.pack or "shardlint",
             kind=SubjectKind.PACK,
-            message=f"the collector {item.collector} of the section {item.section} failed: "
-            f"{item.error_type}: {item.error}",
+            message=f"pack {item.pack or 'shardlint'}: the collector {item.collector} of the section {item.section} "
+            f"failed: {item.error_type}: {item.error}",
             evidence={"collector": item.collector, "section": item.section, "frame": item.frame},
             key=f"{item.section} {item.collector}",
         )

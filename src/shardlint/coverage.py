@@ -37,6 +37,7 @@ from .keys import (
     list_lengths,
     matches_any,
     root_declaration,
+    unread_files,
     without_adapter,
 )
 from .rule import NotEvaluated
@@ -146,11 +147,14 @@ def stored_coverage(facts: Facts) -> Coverage:
     """
     Return the coverage that the headers of the checkpoint show.
 
-    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one.
+    Raises `NotEvaluated` where stored keys and live names cannot be compared one by one, and where files that count
+    could not be read.
     """
     reason = identity_reason(facts)
     if reason or facts.model is None or facts.checkpoint is None:
         raise NotEvaluated(reason or "no model or no checkpoint to compare")
+    if unread := unread_files(facts.checkpoint):
+        raise NotEvaluated(f"no header could be read of {', '.join(unread[:3])}")
     resolver = KeyResolver(facts.model)
     filled: set[str] = set()
     placeless: list[str] = []

@@ -47,7 +47,7 @@ class Diagnostic:
     suppressible: bool
     does: str
     why: str
-    todo: str
+    remedy: str
 
 
 class PackFault(Exception):  # noqa: N818 - the fault is the pack's, found by shardlint itself
@@ -68,7 +68,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="A rule raised, exited, yielded something that is no finding of its own, or changed the facts.",
             why="What the rule looks for was not looked for, so a run without its findings proves nothing about it.",
-            todo="Report the crash to the pack's authors with the frame shown; until it is mended, ignore the rule.",
+            remedy="Report the crash to the pack's authors with the frame shown; until it is mended, ignore the rule.",
         ),
         Diagnostic(
             code="SL002",
@@ -77,7 +77,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="A pack could not be loaded, or one of its hooks raised.",
             why="None of the rules of that pack (or of that hook) were evaluated.",
-            todo="Mend, upgrade or pin the pack, or leave it out on purpose with --disable-pack.",
+            remedy="Mend, upgrade or pin the pack, or leave it out on purpose with --disable-pack.",
         ),
         Diagnostic(
             code="SL003",
@@ -86,7 +86,7 @@ DIAGNOSTICS = {
             suppressible=True,
             does="A suppression matched nothing although its rule ran with the facts it needs.",
             why="It will hide a later, different defect of the same name without anybody's decision.",
-            todo="Delete the suppression.",
+            remedy="Delete the suppression.",
         ),
         Diagnostic(
             code="SL004",
@@ -95,7 +95,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="A suppression's last day has passed, so it suppresses nothing any more.",
             why="Somebody decided to live with the defect until that day, and no longer.",
-            todo="Mend the defect, or decide anew: give a new date with its reason.",
+            remedy="Mend the defect, or decide anew: give a new date with its reason.",
         ),
         Diagnostic(
             code="SL005",
@@ -104,7 +104,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="A suppression matched more findings than it expects, so all of them are shown again.",
             why="It would hide findings that nobody had seen when it was written.",
-            todo="Narrow the subject glob, or raise `expect` after looking at every finding.",
+            remedy="Narrow the subject glob, or raise `expect` after looking at every finding.",
         ),
         Diagnostic(
             code="SL006",
@@ -113,7 +113,7 @@ DIAGNOSTICS = {
             suppressible=True,
             does="An ignore or a suppression names a rule that no loaded pack has.",
             why="What it was meant to hide may be hidden by nothing, or the name may be misspelt.",
-            todo="Correct the name, install the pack that brings the rule, or delete the entry.",
+            remedy="Correct the name, install the pack that brings the rule, or delete the entry.",
         ),
         Diagnostic(
             code="SL008",
@@ -122,7 +122,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="Two packs bring a rule with the same code or name, or have the same name themselves.",
             why="Neither of the two could be selected or suppressed by itself, so one or both were left out.",
-            todo="Leave one of the packs out with --disable-pack, and tell the authors of the newer one.",
+            remedy="Leave one of the packs out with --disable-pack, and tell the authors of the newer one.",
         ),
     )
 }
@@ -149,7 +149,7 @@ def diagnostic(
         message=message,
         evidence=dict(evidence or {}),
         why=item.why,
-        remediation=item.todo,
+        remediation=item.remedy,
         key=key,
     )
 

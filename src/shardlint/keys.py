@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
-from .facts import ClassDeclaration, Facts, ModelFacts
+from .facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
 from .names import closest, compile_glob
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -102,6 +102,14 @@ def identity_reason(facts: Facts) -> str | None:
 
 def _quantised(config: Mapping[str, Any] | None) -> bool:
     return bool(config and config.get("quantization_config"))
+
+
+def unread_files(checkpoint: CheckpointFacts) -> tuple[str, ...]:
+    """Files that count and whose keys are unknown because their header could not be read."""
+    named = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
+    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
+    read = {entry.file for entry in checkpoint.entries}
+    return tuple(sorted(file for file in broken - read if named is None or file in named))
 
 
 def list_lengths(names: Iterable[str]) -> dict[str, int]:

@@ -40,7 +40,8 @@ class LiveTarget:
 
     `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
     `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
-    files. `renames` are the owner's renamings of checkpoint keys. `external` describes tensors outside the module
+    files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
+    owner's renamings of checkpoint keys. `external` describes tensors outside the module
     (`shardlint.weights.ExternalState`).
     """
 
@@ -52,5 +53,6 @@ class LiveTarget:
     settings: dict[str, Any] = field(factory=dict)
     sample: float = 1.0
     reports: Path | None = None
+    reference: Path | None = None
     renames: tuple[tuple[str, str], ...] = ()
     external: Any = None

@@ -185,3 +185,14 @@ def test_the_real_bert_of_a_sentence_model_is_clean(capsys):
     assert report is not None
     assert report.verdict is shardlint.Verdict.PASS, str(report)
     assert found(report) == set()
+
+
+def test_heavy_rules_run_when_asked_for_and_are_told_when_not(saved, tmp_path):
+    folder = saved(llama, tmp_path)
+    model, info = load(folder)
+    given = {"checkpoint": folder, "load_info": info, "config": False}
+    assert "heavy left out" in str(shardlint.lint(model, **given))
+    assert found(shardlint.lint(model, **given, heavy=True)) == set()
+    model.model.norm.weight.data[3] = 7
+    assert found(shardlint.lint(model, **given, heavy=True)) == {("V002", "model.norm.weight")}
+    assert found(shardlint.lint(model, **given, select=["V002"])) == {("V002", "model.norm.weight")}

@@ -1,9 +1,9 @@
 """How fast the command line starts, as a ratio to what it cannot avoid."""
 
 import os
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -37,18 +37,20 @@ def third_party(arguments, environment):
 
 
 def best(command, environment):
+    """Processor seconds of the command, the best of several runs: other work on the machine hardly counts."""
     times = []
     for _ in range(RUNS):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, capture_output=True, check=True, env=environment)
-        times.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(times)
 
 
 # `rules` imports every rule and builds the classes of all facts, settings and packs: that is work, not start.
-@pytest.mark.parametrize(("arguments", "limit"), [(("--version",), 1.5), (("rules",), 3.5)])
+@pytest.mark.parametrize(("arguments", "limit"), [(("--version",), 1.5), (("rules",), 4.0)])
 def test_start_against_third_party_imports(tmp_path, arguments, limit):
-    """Bytecode is cached, as it is for an installed package; both are measured in one run, the best of several."""
+    """Bytecode is cached, as it is for an installed package; both are measured in one run."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
     names = third_party(arguments, environment)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -22,11 +23,16 @@ FLAGS = {
     "lint": {"--heavy", "--fail-level", "--exit-zero", "--as-of", "--no-suppressions", "--show-suppressed"}
     | {"--output-format", "--color", "-q", "--quiet", "-v", "--verbose", "--timing", "--collapse", "--no-collapse"}
     | {"--rank-timeout"}
+    | {"--reference", "--sample", "--max-memory", "--weight-report"}
     | PACKS
     | SELECTION
     | TARGET
     | HELP,
     "snapshot": {"-o", "--output"} | PACKS | TARGET | HELP,
+    "ownership": {"-o", "--output", "--output-format", "--collapse", "--no-collapse", "--match", "--rank"}
+    | PACKS
+    | TARGET
+    | HELP,
     "rule": {"--all", "--output-format", "--color"} | PACKS | HELP,
     "rules": {"--enabled", "--output-format", "--color"} | PACKS | SELECTION | HELP,
     "packs": {"--output-format", "--color"} | PACKS | HELP,
@@ -87,9 +93,9 @@ def test_the_examples_in_the_help_are_real_usage():
         for line, _ in getattr(command, "examples", ()):
             for part in line.removeprefix('eval "$(').removesuffix(')"').split(" | "):
                 words = part.split()
+                words = words[words.index("shardlint") :]  # after torchrun and its options, when there are any
                 used_by = next(key for key in (" ".join(words[1:3]), words[1]) if key in FLAGS)
                 used = {word for word in words if word.startswith("-") and word != "-"}
-                assert words[0] == "shardlint"
                 assert used <= FLAGS[used_by], f"{name}: {line}"
 
 
@@ -183,6 +189,8 @@ def test_completion_completes_commands_and_options():
 
     assert complete("shardlint sn") == {"snapshot"}
     assert "--show-suppressed" in complete("shardlint lint --s")
+    assert complete("shardlint rule meta-t") == {"meta-tensor-left"}
+    assert complete("shardlint lint --select D101,D40") >= {"D101,D401", "D101,D406"}
 
 
 def test_output_that_the_terminal_cannot_show_is_escaped():
@@ -191,6 +199,16 @@ def test_output_that_the_terminal_cannot_show_is_escaped():
         [sys.executable, "-c", code], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
     )
     assert done.stdout.endswith(b"\\u20ac\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardlint", "rule", "--all"], check=False, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"Error: No space left on device\n"
 
 
 def test_main_returns_and_does_not_exit():

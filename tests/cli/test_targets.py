@@ -1,6 +1,7 @@
 """Live targets, checkpoints, snapshots, and everything that a user can get wrong about them."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -67,6 +68,21 @@ def test_a_builder_is_called_and_what_it_prints_stays_out_of_the_report(run, fol
     assert document["metadata"]["model"]["parameters"] == 4
     assert document["metadata"]["checkpoint"]["tensors"] == 4
     assert outcomes(shown.out)["D401"] == "clean"
+
+
+def test_what_libraries_write_to_the_descriptor_stays_out_of_the_report(folder):
+    (folder / "noisy.py").write_text(
+        "import os, torch\ndef build():\n    os.write(1, b'NOISE')\n    return torch.nn.Linear(1, 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "shardlint", "lint", "noisy.py:build", "--output-format", "json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["verdict"] == "PASS"
+    assert "NOISE" in done.stderr
 
 
 def test_arguments_reach_the_builder(run, folder):
@@ -199,6 +215,31 @@ def test_interrupting_a_builder_is_130_and_leaves_nothing(run, folder):
     shown = run("snapshot", "builders.py:interrupted", "-o", "facts.json")
     assert shown.status == 130
     assert {path for path in folder.iterdir() if path.name != "__pycache__"} == before
+
+
+SLOW = """
+import sys, time
+
+def build():
+    print("ready")
+    sys.stdout.flush()
+    time.sleep(60)
+"""
+
+
+def test_a_real_interrupt_from_the_keyboard(folder):
+    (folder / "slow.py").write_text(SLOW)
+    with subprocess.Popen(
+        [sys.executable, "-m", "shardlint", "snapshot", "slow.py:build", "-o", "facts.json"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().strip() == "interrupted"
+    assert process.returncode == 130
+    assert not list(folder.glob("*facts.json*"))
 
 
 def test_a_builder_that_exits_is_a_failed_build(run, folder):

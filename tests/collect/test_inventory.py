@@ -60,50 +60,31 @@ def parameter(module, name, build):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (
-            untie,
-            [
-                ("aliases", "embed.weight", ("embed.weight", "head.weight"), ("embed.weight",)),
-                ("aliases", "head.weight", ("embed.weight", "head.weight"), ("head.weight",)),
-            ],
-        ),
+        (untie, [("aliases", "embed.weight", ("embed.weight", "head.weight"), ("embed.weight",)),
+                 ("aliases", "head.weight", ("embed.weight", "head.weight"), ("head.weight",))]),
         (parameter("norm", "weight", lambda t: t.repeat(2)), [("shape", "norm.weight", (4,), (8,))]),
         (parameter("norm", "weight", lambda t: t.half()), [("dtype", "norm.weight", "float32", "float16")]),
-        (
-            parameter("norm", "weight", lambda t: t.to("meta")),
-            [("device", "norm.weight", "cpu", "meta"), ("meta", "norm.weight", False, True)],
-        ),
+        (parameter("norm", "weight", lambda t: t.to("meta")),
+         [("device", "norm.weight", "cpu", "meta"), ("meta", "norm.weight", False, True)]),
         (lambda m: m.norm.weight.requires_grad_(False), [("requires-grad", "norm.weight", True, False)]),
-        (
-            lambda m: m.norm._non_persistent_buffers_set.add("running_var"),
-            [("persistent", "norm.running_var", True, False)],
-        ),
+        (lambda m: m.norm._non_persistent_buffers_set.add("running_var"),
+         [("persistent", "norm.running_var", True, False)]),
         (lambda m: m.norm.eval(), [("training", "norm", True, False)]),
-        (
-            lambda m: m.norm.register_parameter("more", nn.Parameter(torch.ones(1))),
-            [("tensor-added", "norm.more", None, "parameter float32[1]")],
-        ),
-        (
-            lambda m: m.norm.register_parameter("bias", None),
-            [("tensor-removed", "norm.bias", "parameter float32[4]", None)],
-        ),
-        (
-            lambda m: m.add_module("more", nn.Identity()),
-            [("module-added", "more", None, "torch.nn.modules.linear.Identity")],
-        ),
-        (
-            lambda m: m.add_module("again", m.norm),
-            [("module-added", "again", None, "torch.nn.modules.batchnorm.BatchNorm1d")],
-        ),
+        (lambda m: m.norm.register_parameter("more", nn.Parameter(torch.ones(1))),
+         [("tensor-added", "norm.more", None, "parameter float32[1]")]),
+        (lambda m: m.norm.register_parameter("bias", None),
+         [("tensor-removed", "norm.bias", "parameter float32[4]", None)]),
+        (lambda m: m.add_module("more", nn.Identity()),
+         [("module-added", "more", None, "torch.nn.modules.linear.Identity")]),
+        (lambda m: m.add_module("again", m.norm),
+         [("module-added", "again", None, "torch.nn.modules.batchnorm.BatchNorm1d")]),
         (lambda m: m.config.update(width=8), [("config", "width", 4, 8)]),
-        (
-            lambda m: m.config["rope"].update(theta=2, kind="yarn"),
-            [("config", "rope.kind", "<absent>", "yarn"), ("config", "rope.theta", 1, 2)],
-        ),
+        (lambda m: m.config["rope"].update(theta=2, kind="yarn"),
+         [("config", "rope.kind", "<absent>", "yarn"), ("config", "rope.theta", 1, 2)]),
         (lambda m: setattr(m, "norm", checkpoint_wrapper(m.norm)), [("wrapper", "norm", None, "CheckpointWrapper")]),
         (lambda m: setattr(m.norm, "forward", lambda x, y: x), [("signature", "norm", "(input)", "(x, y)")]),
     ],
-)
+)  # fmt: skip
 def test_each_kind_of_difference(change, expected):
     before, after = inventory(), inventory(change)
     found = [item for item in diff_models(before, after) if "again." not in item.fqn]

@@ -274,3 +274,75 @@ def test_what_a_pack_prints_does_not_reach_the_report(tmp_path: Path, capsys: py
 def test_evidence_holds_what_is_known(tmp_path: Path) -> None:
     (missing,) = load_packs(local=[tmp_path / "gone.py"]).diagnostics
     assert missing.evidence == {"step": "importing it", "pack": "gone"}
+
+
+ODD = """
+from shardlint import PackInfo, Rule, hookimpl
+
+
+class Pack:
+    @hookimpl
+    def shardlint_pack(self):
+        return PackInfo(name="odd", prefix="ODD", api={api!r}, docs_url={url!r})
+
+    {more}
+
+
+pack = Pack()
+
+
+class Nothing:
+    def __getattr__(self, name):
+        raise RuntimeError("hands off")
+
+    def __dir__(self):
+        return ["shardlint_pack"]
+
+
+nothing = Nothing()
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "text"),
+    [
+        ("odd:pack", {}, None),
+        ("odd:Pack", {}, "its entry point names the class Pack; name a module or an object"),
+        ("odd:absent", {}, "importing it failed: AttributeError"),
+        ("odd::", {}, "importing it failed"),
+        ("not a module", {}, "importing it failed"),
+        ("odd.missing.module", {}, "importing it failed: ModuleNotFoundError"),
+        ("odd:nothing", {}, "importing it failed: RuntimeError: hands off"),
+        ("odd:pack", {"api": "1"}, "PackInfo.api must be an integer, got '1'"),
+        ("odd:pack", {"api": True}, "PackInfo.api must be an integer, got True"),
+        ("odd:pack", {"url": None}, "PackInfo.docs_url must be a string, got None"),
+        (
+            "odd:pack",
+            {"more": "@hookimpl(wrapper=True)\n    def shardlint_rules(self):\n        return (yield)"},
+            "shardlint_rules() is a hook wrapper",
+        ),
+        ("odd:pack", {"more": "@hookimpl\n    def shardlint_rules(self):\n        return [Rule]"}, "base for rules"),
+        ("odd:pack", {"more": "@hookimpl\n    def shardlint_reporters(self):\n        return {'A b': print}"}, "'A b'"),
+    ],
+)
+def test_odd_entry_points(site: Path, value: str, fields: dict[str, object], text: str | None) -> None:
+    (site / "odd.py").write_text(ODD.format(**{"api": 1, "url": "", "more": "", **fields}))
+    registry = load_packs(entry_points=[metadata.EntryPoint("odd", value, "shardlint.packs")])
+    if text is None:
+        assert registry.diagnostics == ()
+        return
+    (failure,) = registry.diagnostics
+    assert failure.code == "SL002"
+    assert text in failure.message, failure.message
+
+
+def test_a_built_in_rule_keeps_its_name(tmp_path: Path) -> None:
+    builtin = load_packs().rules[0]
+    file = local_pack(tmp_path / "house.py")
+    file.write_text(file.read_text().replace('"house-rule"', f'"{builtin.name}"'))
+    registry = load_packs(local=[file])
+    (clash,) = registry.diagnostics
+    assert (clash.code, clash.subject) == ("SL008", builtin.name)
+    assert "the built-in rule keeps it" in clash.message
+    assert registry.rule(builtin.name) == builtin
+    assert registry.rule("HOU001") is None

@@ -67,6 +67,14 @@ def vit(**config):
     return ViTForImageClassification(ViTConfig(**{**sizes, "image_size": 8, "patch_size": 4, **config}))
 
 
+def mamba(**config):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    return MambaForCausalLM(MambaConfig(**{**sizes, **config}))
+
+
 FAMILIES = {
     "llama": llama,
     "llama-tied": lambda: llama(tie_word_embeddings=True),
@@ -76,7 +84,29 @@ FAMILIES = {
     "t5": t5,
     "gpt2": gpt2,
     "vit": vit,
+    "mamba": mamba,
 }
+
+
+INPUTS = {"vit": lambda: {"pixel_values": torch.zeros(1, 3, 8, 8)}}
+"""What a family's forward takes, where it is no `input_ids`."""
+
+
+def run_forward(family, model):
+    """One number from a forward of the model."""
+    tokens = torch.ones(1, 4, dtype=torch.long)
+    inputs = INPUTS[family]() if family in INPUTS else {"input_ids": tokens}
+    if family == "t5":
+        inputs["decoder_input_ids"] = tokens
+    return model(**inputs)[0].float().sum()
+
+
+def blocks_of(model):
+    """The repeated blocks of the model: the members of its outermost module lists."""
+    found = []
+    for child in model.children():
+        found += list(child) if isinstance(child, torch.nn.ModuleList) else blocks_of(child)
+    return found
 
 
 def saved(model, folder, shard_size="8KB"):

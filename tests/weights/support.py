@@ -23,10 +23,11 @@ def write(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Source]:
 
 
 def read(path: Path) -> dict[str, Source]:
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
     found = {}
-    for key, entry in json.loads(data[8 : 8 + length]).items():
+    for key, entry in header.items():
         if key != "__metadata__":
             dtype = torch_dtype(entry["dtype"])
             assert dtype is not None

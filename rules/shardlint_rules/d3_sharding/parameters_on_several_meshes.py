@@ -56,6 +56,8 @@ class ParametersOnSeveralMeshes(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
         meshes = _by_mesh(sharding)
+        if any("mesh" in layout.unknown for layout in sharding.layouts) and self.options.clipping == "stock":
+            raise NotEvaluated("the meshes of the parameters are unknown")
         if len(meshes) < 2 or self.options.clipping != "stock":
             return
         if all(record.optimized is None for record in sharding.parameters):

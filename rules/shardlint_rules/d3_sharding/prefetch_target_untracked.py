@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import UNTRACKED, UnitFacts
 
-from ._words import sharding_of
+from ._words import listed, sharding_of
 
 
 class PrefetchTargetUntracked(Rule):
@@ -33,13 +33,17 @@ class PrefetchTargetUntracked(Rule):
     related_config = ("forward_prefetch", "backward_prefetch")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        seen = set[str]()
+        seen, unknown = set[str](), []
         for unit in sharding_of(facts).units:
             if unit.owner in seen:  # parameter groups of one module share their targets
                 continue
             seen.add(unit.owner)
+            if "forward_prefetch" in unit.unknown or "backward_prefetch" in unit.unknown:
+                unknown.append(unit.owner)
             for direction, targets in (("forward", unit.forward_prefetch), ("backward", unit.backward_prefetch)):
                 yield from self.targets(unit, direction, targets)
+        if unknown:
+            raise NotEvaluated(f"the prefetch targets are unknown of {listed(unknown)}")
 
     def targets(self, unit: UnitFacts, direction: str, targets: tuple[str, ...]) -> Iterator[Finding]:
         for target in dict.fromkeys(targets):

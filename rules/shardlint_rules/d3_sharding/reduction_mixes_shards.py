@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import boxes
-from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ShardingFacts
+from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
 from shardlint.names import pattern_of
 
 from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
@@ -51,8 +51,11 @@ class ReductionMixesShards(Rule):
         differences = facts.ranks.differences if facts.ranks else ()
         absent = _exchanged([item for item in differences if item.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
+        unknown: list[str] = []
         for record in once(live(sharding.parameters)):
             reduction = sharding.reduction_of(record)
+            if record.managed and _untold(sharding.layout_of(record), reduction):
+                unknown.append(record.fqn)
             if reduction is None or reduction.ranks is None or len(reduction.ranks) < 2:
                 continue
             key = (record.layout, reduction.ranks)
@@ -65,6 +68,8 @@ class ReductionMixesShards(Rule):
             )
             if mixed is not None:
                 yield self.mixed(record, mixed, reduction.ranks)
+        if unknown:
+            raise NotEvaluated(f"unknown which ranks reduce {len(unknown)} cut parameters, among them {unknown[0]}")
 
     def mixed(self, record: OwnershipFacts, mixed: _Mixed, ranks: tuple[int, ...]) -> Finding:
         return self.finding(
@@ -73,6 +78,12 @@ class ReductionMixesShards(Rule):
             message=f"averaged over {ranks_text(ranks)}, which hold different parts of it: {mixed.reason}",
             evidence={"reduced_over": ranks, "other_parts_on": mixed.ranks},
         )
+
+
+def _untold(layout: LayoutFacts, reduction: ReductionFacts | None) -> bool:
+    """Whether a parameter that ranks may hold different parts of is reduced over ranks that are not told."""
+    cut = any(item.is_shard for item in layout.source_placements)
+    return "source" in layout.unknown or (cut and (reduction is None or reduction.ranks is None))
 
 
 def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | None:

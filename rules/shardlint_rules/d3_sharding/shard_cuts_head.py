@@ -76,6 +76,8 @@ class ShardCutsHead(Rule):
             family = _family(record.fqn, config or {}, len(sharding.layout_of(record).global_shape))
             if family is not None and not any(glob_matches(glob, record.fqn) for glob in self.options.replicated):
                 yield from self.cuts(sharding, record, family)
+        if any("source" in layout.unknown for layout in sharding.layouts):
+            raise NotEvaluated("the layout before data-parallel sharding is unknown")
 
     def cuts(self, sharding: ShardingFacts, record: OwnershipFacts, family: _Family) -> Iterator[Finding]:
         for axis, size in axes_that_shard(sharding, sharding.layout_of(record), family.dim):

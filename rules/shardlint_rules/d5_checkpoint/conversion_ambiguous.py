@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 
@@ -62,11 +61,18 @@ class ConversionAmbiguous(Rule):
                 )
 
 
-def _nested(keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each key that is another key's prefix, with the first such other. A low dot puts them side by side."""
-    ordered = sorted(key.replace(".", "\0") for key in keys)
-    for short, long in itertools.pairwise(ordered):
-        if long.startswith(short + "\0"):
-            rest = long[len(short) + 1 :].split("\0")
-            if not set(rest) & set(_PARTS_OF_A_TENSOR):
-                yield short.replace("\0", "."), long.replace("\0", ".")
+def _nested(keys: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield each key that is the path of a module of another key, with the first such other key."""
+    leaves = {key.rpartition(".")[2] for key in keys}
+    text = "\n".join(["", *keys])
+    if len(leaves) < 200 and not any(f".{leaf}." in text or f"\n{leaf}." in text for leaf in leaves):
+        return  # no key goes on behind what ends another one
+    modules, found = {key.rpartition(".")[0] for key in keys}, set()
+    while modules:
+        found |= modules & keys
+        modules = {module.rpartition(".")[0] for module in modules if "." in module}
+    for short in sorted(found):
+        inside = (key for key in keys if key.startswith(f"{short}."))
+        others = [key for key in inside if not set(key.split(".")) & set(_PARTS_OF_A_TENSOR)]
+        if others:
+            yield short, min(others)

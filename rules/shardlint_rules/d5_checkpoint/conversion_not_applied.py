@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 
 
 class ConversionNotApplied(Rule):
@@ -32,6 +32,8 @@ class ConversionNotApplied(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.load is not None
         assert facts.plan is not None
+        if not facts.load.reported:
+            raise NotEvaluated("no load report was retained, only the recorded conversions")
         missing, unexpected = set(facts.load.missing), set(facts.load.unexpected)
         for tensor in facts.plan.tensors:
             if tensor.status != "loaded" or tensor.name not in missing or not unexpected.issuperset(tensor.sources):

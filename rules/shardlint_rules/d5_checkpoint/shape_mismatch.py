@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.coverage import retained_report
 from shardlint.facts import CheckpointFacts, ModelFacts, PlanFacts, TensorPlan
-from shardlint.keys import KeyResolver, identity_reason
+from shardlint.keys import KeyResolver, identity_reason, unread_files
 
 Shape = tuple[int, ...]
 
@@ -42,6 +42,8 @@ class ShapeMismatch(Rule):
             yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
         if facts.plan is not None:
             yield from self._from_plan(facts.plan, told)
+            if facts.plan.unread:
+                raise NotEvaluated(f"no shapes could be read from {', '.join(facts.plan.unread)}")
             return
         reason = _reason(facts)
         if reason and report is None:
@@ -49,7 +51,7 @@ class ShapeMismatch(Rule):
         if reason or facts.checkpoint is None or facts.model is None:
             return
         yield from self._from_headers(facts.model, facts.checkpoint, told)
-        if unread := _unread(facts.checkpoint):
+        if unread := unread_files(facts.checkpoint):
             raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
 
     def _from_plan(self, plan: PlanFacts, told: set[str]) -> Iterator[Finding]:
@@ -104,7 +106,7 @@ def _reason(facts: Facts) -> str | None:
     """Why nothing can be compared without a plan."""
     if facts.model is None:
         return f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}"
-    if retained_report(facts) is None and facts.checkpoint is None:
+    if facts.checkpoint is None and retained_report(facts) is None:
         return f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)}"
     return identity_reason(facts)
 
@@ -133,11 +135,3 @@ def _hint(stored: Shape, live: Shape) -> str:
         "reshaped": ", which has as many elements",
     }
     return hints.get(_relation(stored, live), "")
-
-
-def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Files that count and whose header could not be read."""
-    counting = set(checkpoint.index.weight_map.values()) if checkpoint.index else None
-    broken = {problem.file for problem in checkpoint.problems if problem.key is None}
-    read = {entry.file for entry in checkpoint.entries}
-    return sorted(file for file in broken - read if counting is None or file in counting)

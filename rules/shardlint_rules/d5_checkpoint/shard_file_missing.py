@@ -12,7 +12,7 @@ class ShardFileMissing(FileProblemRule):
 
     ## What it does
     Takes the files that the index names (or the single file) and reports those that are absent, empty, cut short, a
-    Git-LFS pointer in place of the payload, outside the folder, or not readable. Files that the index does not name are
+    Git-LFS pointer in place of the payload, or not readable. Files that the index does not name are
     told as information. File names are never interpreted: how many parts there are is what the index says.
 
     ## Why it is unsafe
@@ -33,6 +33,5 @@ class ShardFileMissing(FileProblemRule):
         "truncated": "the file ends before its tensors do",
         "lfs-pointer": "a Git-LFS pointer stands in place of the payload",
         "unreadable": "the file cannot be read",
-        "escapes-folder": "the file lies outside the checkpoint folder and was not read",
         "changed": "the file changed while it was read",
     }

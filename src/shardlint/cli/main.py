@@ -16,6 +16,7 @@ from .base import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_UNTRUSTED, WIDEST_H
 COMMANDS = (
     "lint",
     "snapshot",
+    "ownership",
     "rule",
     "rules",
     "packs",

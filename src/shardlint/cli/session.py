@@ -86,23 +86,42 @@ pack_options = stacked(
     ),
 )
 
+
+def complete_rules(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell offers for a rule: codes, names and phases; in a comma list for its last item."""
+    from ..plugins.manager import load_packs
+
+    before, comma, start = incomplete.rpartition(",")
+    rules = load_packs().rules
+    known = {text for rule in rules for text in (rule.code, rule.name, rule.phase.value)}
+    matching = sorted(text for text in known if text.lower().startswith(start.lower()))
+    return [f"{before}{comma}{text}" for text in matching]
+
+
 selection_options = stacked(
     option(
         "Rules",
         "--select",
         multiple=True,
         metavar="RULES",
+        shell_complete=complete_rules,
         help="Evaluate these rules only: codes, code prefixes, phases (D3), names, tags, packs or ALL, joined by "
         "commas. Repeatable.",
     ),
     option(
-        "Rules", "--extend-select", multiple=True, metavar="RULES", help="Evaluate these rules as well. Repeatable."
+        "Rules",
+        "--extend-select",
+        multiple=True,
+        metavar="RULES",
+        shell_complete=complete_rules,
+        help="Evaluate these rules as well. Repeatable.",
     ),
     option(
         "Rules",
         "--ignore",
         multiple=True,
         metavar="RULES",
+        shell_complete=complete_rules,
         help="Leave these rules out; the more specific of select and ignore wins, ignore wins ties. Repeatable.",
     ),
     option(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,7 +64,7 @@ def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Fa
     from ..api import live_of
     from ..collect import collect_resolved, resolve
 
-    with contextlib.redirect_stdout(sys.stderr):
+    with _stdout_to_stderr():
         resolved = resolve(request.target, request.arguments)
         facts = collect_resolved(
             resolved,
@@ -76,4 +77,19 @@ def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Fa
     if target is None or target.model is None:
         return facts, None
     checkpoint = request.checkpoint or target.checkpoint
-    return facts, live_of(evolve(target, checkpoint=checkpoint))
+    return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Send to standard error what Python prints and what libraries and child processes write to descriptor 1."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import evolve
 
@@ -20,6 +20,9 @@ from .plain import printable
 from .reading import gc_paused
 from .targets import TargetError
 from .walk import Walk, walk
+
+if TYPE_CHECKING:
+    from .sharding import Book
 
 NO_CHECKPOINT = "no checkpoint was given"
 VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
@@ -37,6 +40,7 @@ class Assembly:
         self.runtime = runtime
         self.contract = contract
         self.walk: Walk | None = None
+        self.book: Book | None = None
         self.absent: dict[str, str] = {}
         self.problems: list[CollectionProblem] = []
 
@@ -49,6 +53,7 @@ class Assembly:
         with gc_paused():
             facts = self._model_and_contract(facts)
         facts = self._section(facts, Section.SHARDING, self._sharding)
+        facts = self._section(facts, Section.OPTIMIZER, self._optimizer)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
@@ -106,10 +111,37 @@ class Assembly:
         if self.walk is None:
             self.absent[Section.SHARDING.value] = "no model was given"
             return None
-        from .sharding import sharding_facts
+        from .sharding import facts_of, ownership_book
 
-        axes = getattr(self.settings, "expert_axes", ())
-        return sharding_facts(self.walk, optimizer=self.target.optimizer, expert_axes=axes)
+        found = {
+            id(item.collector): item
+            for item in getattr(self.registry, "collectors", ())
+            if callable(getattr(getattr(item, "collector", None), "collect_units", None))
+        }
+        self.book = ownership_book(
+            self.walk,
+            optimizer=self.target.optimizer,
+            expert_axes=getattr(self.settings, "expert_axes", ()),
+            collectors=[item.collector for item in found.values()],
+            failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
+        )
+        return facts_of(self.book)
+
+    def _optimizer(self) -> Any:
+        reason = "no optimizer was given" if self.target.optimizer is None else "no model was given"
+        if self.target.optimizer is None or self.walk is None:
+            self.absent[Section.OPTIMIZER.value] = reason
+            return None
+        if self.book is None:
+            self.absent[Section.OPTIMIZER.value] = "the collector of the section sharding failed"
+            return None
+        from .optimizer import optimizer_facts
+        from .stored_optimizer import stored_optimizers
+
+        facts = optimizer_facts(self.book, self.target.optimizer)
+        if self.target.checkpoint is None:
+            return facts
+        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
 
     def _load(self) -> LoadFacts | None:
         try:
@@ -175,9 +207,12 @@ class Assembly:
                 if value is not None:
                     facts = evolve(facts, **{item.section: _checked(item.section, value)})
             except (Exception, SystemExit) as error:
-                pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
-                self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+                self._pack_failed(item, error)
         return facts
+
+    def _pack_failed(self, item: Any, error: BaseException) -> None:
+        pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
+        self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
 
     def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
         problem = CollectionProblem(

@@ -10,6 +10,7 @@ from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, Wra
 from ..names import natural_key
 from .declarations import declarations, rebuildable_buffers
 from .matching import matches_type
+from .opened import opened, sealed
 from .plain import plain_mapping, printable
 from .reading import author_type, class_attribute, own, qualified, read, signature_text
 from .tensors import TensorReader
@@ -56,10 +57,15 @@ def key_mapping(model: Any) -> str | None:
     """
     How checkpoint keys become live names: `identity`, or `conversions` when Transformers registers some for the model.
 
-    None when the installed Transformers does not say.
+    Of a model that PEFT wraps, the mapping of the model inside. A quantised model is stored in parts, so its keys are
+    never its names. None when the installed Transformers does not say.
     """
+    if any(base.__name__ == "PeftModel" for base in type(model).__mro__):
+        model = read(read(model, "base_model"), "model", model)
     if not any(base.__name__ == "PreTrainedModel" for base in type(model).__mro__):
         return "identity"
+    if read(model, "hf_quantizer") is not None:
+        return "conversions"
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
 
@@ -119,14 +125,14 @@ class _ModuleReader:
             self._read_class(kind)
         if len(names) > 1:
             names = sorted(set(names), key=natural_key)
-        return ModuleFacts(
-            fqn=names[0],
-            aliases=tuple(names),
-            qualified_type=self.types[kind],
-            forward_signature=self._own_signature(values) if "forward" in values else self.signatures[kind],
-            training=bool(values.get("training", False)),
-            placeholder=self.placeholders[kind] or self._placeholder(item),
-        )
+        facts = opened(ModuleFacts)
+        facts.fqn = names[0]
+        facts.aliases = tuple(names)
+        facts.qualified_type = self.types[kind]
+        facts.forward_signature = self._own_signature(values) if "forward" in values else self.signatures[kind]
+        facts.training = bool(values.get("training", False))
+        facts.placeholder = self.placeholders[kind] or self._placeholder(item)
+        return sealed(facts, ModuleFacts)
 
     def _read_class(self, kind: type) -> None:
         self.types[kind] = qualified(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 
@@ -16,8 +17,9 @@ from ..facts import (
     TensorPlan,
     TiePlan,
 )
-from .planning import LiveTensor, LoaderRules, Route
-from .remarks import integer_cast, numbering
+from .planning import LiveTensor, LoaderRules
+from .reading import gc_paused
+from .remarks import INTEGERS, integer_cast, numbering
 
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
 
@@ -42,18 +44,18 @@ class LiveModel:
 
 @frozen
 class _Group:
-    """All keys that go to one first name. `recipe` is that of the key that came first."""
+    """All keys that go to one first name by conversion."""
 
-    route: Route
+    conversion: Any
     parts: list[tuple[str, EntryFacts]] = field(factory=list)
-    mixed: list[str] = field(factory=list)
 
 
 def make_plan(
     rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
 ) -> PlanFacts:
     """Plan loading `checkpoint` into `live` by `rules`. Raises `PlanUnknownError` when the rules cannot be followed."""
-    return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
+    with gc_paused():  # nothing but new objects that stay: the collector would look at all of them again and again
+        return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
 
 
 class _Planner:
@@ -66,15 +68,17 @@ class _Planner:
         self.leftovers: list[LeftoverKey] = []
         self.files: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, tuple[str, ...]] = {}
+        self.mixed: dict[str, list[str]] = {}
 
     def plan(self) -> PlanFacts:
         stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
         keys = self.rules.ordered(list(stored))
         ignored = self.rules.ignored()
-        unexpected = _combined(ignored.unexpected)
-        groups = self._grouped(keys, stored, unexpected)
+        groups = self._take(keys, stored, _combined(ignored.unexpected))
         for name, group in groups.items():
-            self._load(name, group)
+            self._load_converted(name, group)
+        for name, extra in self.mixed.items():
+            self._mixed(name, extra)
         ties = self._tie()
         self._missing(_combined(ignored.missing))
         self.remarks += self.rules.remarks()
@@ -96,28 +100,39 @@ class _Planner:
             quantization=self.rules.quantization,
         )
 
-    def _grouped(
+    def _take(
         self, keys: Sequence[str], stored: Mapping[str, EntryFacts], ignored: Sequence[tuple[str, re.Pattern[str]]]
     ) -> dict[str, _Group]:
-        live = self.live.tensors
+        """Load what is merely renamed, and return the groups of keys that are converted."""
+        live, tensors = self.live.tensors, self.tensors
+        routes = self.rules.routes(keys, live)
+        recipes = routes.recipes
         groups: dict[str, _Group] = {}
-        for key, route in zip(keys, self.rules.routes(keys, live), strict=True):
-            name, entry = route.name, stored[key]
-            if name not in live:
+        for position, key in enumerate(keys):
+            name, entry = routes.names[position], stored[key]
+            tensor = live.get(name)
+            if tensor is None:
                 self.leftovers.append(self._leftover(entry, name, ignored))
-                continue
-            group = groups.get(name)
-            if group is None:
-                group = groups[name] = _Group(route)
-            elif group.route.recipe is None and route.recipe is None:
-                detail = f"{group.parts[0][1].key} fills it, {key} is dropped"
-                self._remark("duplicate-source", name, (group.parts[0][1].key, key), detail)
-                continue
-            elif (group.route.recipe is None) != (route.recipe is None):
-                group.mixed.append(key)
-                continue
-            group.parts.append((route.pattern or key, entry))
+            elif recipes and position in recipes:
+                recipe = recipes[position]
+                if name in tensors:
+                    self.mixed.setdefault(name, []).append(key)
+                else:
+                    group = groups.get(name) or groups.setdefault(name, _Group(recipe.conversion))
+                    group.parts.append((recipe.pattern, entry))
+            elif name in tensors:
+                first = tensors[name].sources[0]
+                self._remark("duplicate-source", name, (first, key), f"{first} fills it, {key} is dropped")
+            elif name in groups:
+                self.mixed.setdefault(name, []).append(key)
+            else:
+                tensors[name] = self._plain(name, tensor, entry)
         return groups
+
+    def _mixed(self, name: str, extra: Sequence[str]) -> None:
+        first = self.tensors[name].sources[0] if name in self.tensors else ""
+        detail = f"{len(extra)} more keys give it in another form: {', '.join(extra[:3])}"
+        self._remark("mixed-group", name, (first, *extra), detail)
 
     def _remark(self, kind: str, name: str, keys: tuple[str, ...], detail: str) -> None:
         self.remarks.append(LoadRemark(kind=kind, name=name, keys=keys, detail=detail))
@@ -142,35 +157,23 @@ class _Planner:
             pattern=pattern,
         )
 
-    def _load(self, name: str, group: _Group) -> None:
-        if group.mixed:
-            detail = f"{len(group.mixed)} more keys give it in another form: {', '.join(group.mixed[:3])}"
-            self._remark("mixed-group", name, (group.parts[0][1].key, *group.mixed), detail)
-        if group.route.recipe is None:
-            self._load_plain(name, group.parts[0][1])
-        else:
-            self._load_converted(name, group)
-
-    def _load_plain(self, name: str, entry: EntryFacts) -> None:
-        tensor = self.live.tensors[name]
+    def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
         same = entry.shape == tensor.shape
-        if name in self.tensors:
-            self._remark("double-write", name, (entry.key,), "a conversion writes it as well; the last one wins")
-        self.tensors[name] = TensorPlan(
+        if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
+            self._remark("integer-cast", name, (entry.key,), detail)
+        return TensorPlan(
             name=name,
             status="loaded" if same else "mismatched",
             shape=tensor.shape,
             dtype=self.rules.loaded_dtype(name, tensor),
             sources=(entry.key,),
-            files=self.files.setdefault(entry.file, (entry.file,)),
-            stored_dtypes=self.dtypes.setdefault(entry.dtype, (entry.dtype,)),
+            files=self.files.get(entry.file) or self.files.setdefault(entry.file, (entry.file,)),
+            stored_dtypes=self.dtypes.get(entry.dtype) or self.dtypes.setdefault(entry.dtype, (entry.dtype,)),
             converted_shape=None if same else entry.shape,
         )
-        if detail := integer_cast(entry, tensor.dtype):
-            self._remark("integer-cast", name, (entry.key,), detail)
 
     def _load_converted(self, name: str, group: _Group) -> None:
-        recipe = group.route.recipe
+        recipe = group.conversion
         converted = self.rules.convert(name, recipe, group.parts, self.live.tensors[name].dtype)
         entries = [entry for _, entry in group.parts]
         for detail, keys in numbering(group.parts):
@@ -215,7 +218,8 @@ class _Planner:
                 )
                 if (other := next(later, None)) is not None:
                     self._share(name, other)
-        self._share_aliases()
+        if len(self.tensors) < len(self.live.tensors):
+            self._share_aliases()
         return tuple(found)
 
     def _share_aliases(self) -> None:
@@ -244,6 +248,8 @@ class _Planner:
         )
 
     def _missing(self, ignored: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+        if len(self.tensors) == len(self.live.tensors):
+            return
         for name, tensor in self.live.tensors.items():
             if name in self.tensors:
                 continue

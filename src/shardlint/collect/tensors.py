@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
 from ..names import natural_key
+from .opened import open_class
 from .reading import read
 from .walk import WalkedTensor
-
-
-class _OpenFacts(TensorFacts):
-    """
-    Tensor facts while they are being filled; `_sealed` makes them what they are for everybody else.
-
-    The constructor of a frozen class sets each field through `object.__setattr__`, which takes most of the time that
-    the facts of a large model take. Plain assignment to the same slots takes a fifth of it.
-    """
-
-    __slots__ = ()
-    __setattr__ = object.__setattr__
-
-
-def _new(kind: Any) -> Any:
-    return object.__new__(kind)
-
-
-def _sealed(facts: Any) -> TensorFacts:
-    facts.__class__ = TensorFacts
-    return cast("TensorFacts", facts)
 
 
 class TensorReader:
@@ -43,6 +23,7 @@ class TensorReader:
         import torch
 
         self._ordinary = frozenset({torch.nn.Parameter, torch.Tensor})
+        self._open: Any = open_class(TensorFacts)
         self._texts: dict[Any, str] = {}
         self._layouts: dict[Any, tuple[Any, TensorLayout]] = {}
         self._places: dict[tuple[str, int], int] = {}
@@ -59,17 +40,16 @@ class TensorReader:
 
     def _plain(self, item: WalkedTensor) -> TensorFacts:
         # The common case, written out: one name, an ordinary tensor. It decides how long a large model takes.
-        names = item.names
-        tensor = item.tensor
+        names, tensor, texts = item.names, item.tensor, self._texts
         is_meta = tensor.is_meta
         dtype, device = tensor.dtype, tensor.device
-        device_text = self._texts.get(device) or self._text(device)
-        facts = _new(_OpenFacts)
+        device_text = texts.get(device) or self._text(device)
+        facts: Any = object.__new__(self._open)
         facts.fqn = names[0]
         facts.aliases = tuple(names)
         facts.kind = item.kind
         facts.shape = tuple(tensor.shape)
-        facts.dtype = self._texts.get(dtype) or self._text(dtype)
+        facts.dtype = texts.get(dtype) or self._text(dtype)
         facts.device = device_text
         facts.requires_grad = tensor.requires_grad
         facts.is_meta = is_meta
@@ -79,7 +59,8 @@ class TensorReader:
         facts.storage = None if is_meta else self._place(tensor, device_text)
         facts.hidden_aliases = ()
         facts.unreadable = None
-        return _sealed(facts)
+        facts.__class__ = TensorFacts
+        return facts  # type: ignore[no-any-return]
 
     def _special(self, item: WalkedTensor) -> TensorFacts:
         tensor = item.tensor

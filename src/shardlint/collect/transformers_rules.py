@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
-from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Route
+from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Recipe, Routes
 
 _TORCH_DTYPES = {
     "BOOL": "bool",
@@ -107,16 +107,23 @@ class TransformersRules:
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return sorted(keys, key=self._natural_key)
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
-        return list(guarded("renaming keys", lambda: self._routes(keys, live)))
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+        found: Routes = guarded("renaming keys", lambda: self._routes(keys, live))
+        return found
 
-    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> list[Route]:
+    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
         names = list(keys)
         for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
             if self._may_match(renaming, names):
                 names = [renaming.rename_source_key(name)[0] for name in names]
         converters = [item for item in self._converters if self._may_match(item, names)]
-        return [self._route(key, name, converters, live) for key, name in zip(keys, names, strict=True)]
+        recipes: dict[int, Recipe] = {}
+        for position, key in enumerate(keys):
+            name, pattern = self._route(key, names[position], converters, live)
+            names[position] = name
+            if pattern is not None:
+                recipes[position] = Recipe(self._by_pattern[pattern], pattern)
+        return Routes(names, recipes)
 
     def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
         """Whether some name may match, asked with one search over all of them. True when that cannot be said."""
@@ -130,7 +137,9 @@ class TransformersRules:
             pattern = re.sub(r"(?<!\\)\^", "", pattern)
         return re.search(pattern, text, re.MULTILINE) is not None
 
-    def _route(self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]) -> Route:
+    def _route(
+        self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]
+    ) -> tuple[str, str | None]:
         pattern = None
         for converter in converters:
             name, pattern = converter.rename_source_key(name)
@@ -138,23 +147,22 @@ class TransformersRules:
                 break
         name = self._with_prefix(name, live)
         if name not in live and key in live:
-            name, pattern = self._with_prefix(key, live), None
-        return Route(name) if pattern is None else Route(name, self._by_pattern[pattern], pattern)
+            return self._with_prefix(key, live), None
+        return name, pattern
 
     def _with_prefix(self, name: str, live: Mapping[str, LiveTensor]) -> str:
         if name.startswith(self._prefix) or f"{self._prefix}.{name}" in live:
             return str(self._rename(name, [], [], self._prefix, live)[0])
         return name
 
-    def operations(self, recipe: Any) -> tuple[str, ...]:
-        return tuple(type(operation).__name__ for operation in recipe.operations)
+    def operations(self, conversion: Any) -> tuple[str, ...]:
+        return tuple(type(operation).__name__ for operation in conversion.operations)
 
-    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
-        opaque = self._opaque(recipe)
-        if opaque:
+    def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        if self._opaque(conversion):
             return Converted({name: None}, "")
         try:
-            return self._convert(name, recipe, parts, dtype)
+            return self._convert(name, conversion, parts, dtype)
         except Exception as error:
             text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
@@ -232,7 +240,34 @@ class TransformersRules:
     def round_trips(
         self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
     ) -> tuple[Sequence[RoundTrip], int]:
-        return (), 0
+        try:
+            reverse = [item.reverse_transform() for item in self._mapping[::-1] if item.was_used()]
+        except Exception:
+            return (), 0  # whether a conversion can be reversed at all is another question
+        if not reverse:
+            return (), 0
+        saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
+        wanted = self.routes(list(sources.values()), live)
+        reached = self.routes(saved, live)
+        found = [
+            RoundTrip(name=name, key=sources[name], saved=key, loaded=there)
+            for name, key, here, there in zip(sources, saved, wanted.names, reached.names, strict=True)
+            if here != there
+        ]
+        return found, len(saved)
+
+    def _saved(self, name: str, reverse: Sequence[Any]) -> str:
+        """Return the name under which saving writes `name`: at most one converter, then all renamings."""
+        for converter in reverse:
+            if not isinstance(converter, self._plain_renaming):
+                name, pattern = converter.rename_source_key(name)
+                if pattern is not None:
+                    break
+        name = name.replace("*.", "0.")
+        for renaming in reverse:
+            if isinstance(renaming, self._plain_renaming):
+                name = renaming.rename_source_key(name)[0]
+        return str(name)
 
     def conversions(self) -> tuple[str, ...]:
         return tuple(repr(item) for item in self._mapping if item.was_used())

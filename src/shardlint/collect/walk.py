@@ -166,7 +166,7 @@ class _Walker:
         self.walk = Walk(model=model, root=model)
         self.modules = self.walk._modules_by_id
         self.tensors = self.walk._tensors_by_id
-        self.segments: dict[type, tuple[str, str] | None] = {}
+        self.plain: set[type] = set()  # classes that are no wrappers
         self.path: set[int] = set()
         self.stack: list[tuple[WalkedModule, str, Iterator[tuple[Any, Any]]]] = []
         self.revisits = 0
@@ -205,7 +205,7 @@ class _Walker:
             except AttributeError:
                 return  # what stands in the registry is no module
             record = self.modules[number] = WalkedModule(module, name, values)
-            if self._segment(type(module)):
+            if type(module) not in self.plain:
                 self._mark_wrapper(record)
         elif number in self.path:
             self.walk.cycles.append(name)
@@ -223,29 +223,27 @@ class _Walker:
             self._add(tensors, "buffer", name, values.get("_non_persistent_buffers_set") or ())
         if children := values.get("_modules"):
             self.path.add(number)
-            # A copy: a hostile child may change the registry while it is read.
-            self.stack.append((record, name, iter(list(children.items()))))
-
-    def _segment(self, kind: type) -> tuple[str, str] | None:
-        if kind not in self.segments:
-            self.segments[kind] = wrapper_segment(kind)
-        return self.segments[kind]
+            self.stack.append((record, name, iter(children.items())))
 
     def _mark_wrapper(self, record: WalkedModule) -> None:
-        segment, wrapper = self._segment(type(record.module)) or ("", "")
+        known = wrapper_segment(type(record.module))
+        if known is None:
+            self.plain.add(type(record.module))
+            return
+        segment, wrapper = known
         inner = registry(record.module, "_modules").get(segment)
         if inner is not None:
             record.wrapper, record.wrapped = wrapper, inner
 
     def _add(self, items: Mapping[Any, Any], kind: str, prefix: str, hidden: Collection[Any]) -> None:
         tensors = self.tensors
-        for key, tensor in list(items.items()):
+        for key, tensor in items.items():
             if tensor is None:
                 continue
             name = key if type(key) is str and key.isascii() else text(key)
             if prefix:
                 name = f"{prefix}.{name}"
-            record = tensors.get(id(tensor))
+            record = tensors.get(id(tensor))  # alive: the walk holds every tensor that it has met
             if record is None:
                 record = tensors[id(tensor)] = WalkedTensor(tensor, kind, name)
             else:

@@ -25,6 +25,17 @@ from .model import (
     TensorLayout,
     WrapperFacts,
 )
+from .optimizer import (
+    HeldTensor,
+    LiveParameter,
+    OptimizerFacts,
+    OptimizerInstance,
+    ParameterGroup,
+    StoredOptimizerFacts,
+    StoredParameterState,
+    TensorSpec,
+    layout_text,
+)
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
 from .runtime import (
@@ -82,11 +93,16 @@ __all__ = [
     "FileFacts",
     "FileProblem",
     "FrozenDict",
+<<<<<<< HEAD
     "GradientFacts",
+=======
+    "HeldTensor",
+>>>>>>> main
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",
     "LeftoverKey",
+    "LiveParameter",
     "LoadFacts",
     "LoadRemark",
     "MeshFacts",
@@ -94,8 +110,14 @@ __all__ = [
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "OptimizerFacts",
+    "OptimizerInstance",
     "OwnershipFacts",
+<<<<<<< HEAD
     "PendingGather",
+=======
+    "ParameterGroup",
+>>>>>>> main
     "PlanFacts",
     "ProbeFacts",
     "RankDifference",
@@ -109,16 +131,23 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+<<<<<<< HEAD
     "StateEvent",
     "StepFacts",
+=======
+    "StoredOptimizerFacts",
+    "StoredParameterState",
+>>>>>>> main
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
+    "TensorSpec",
     "TiePlan",
     "TracedUnit",
     "UnitEvent",
     "UnitFacts",
     "WrapperFacts",
     "freeze",
+    "layout_text",
     "thaw",
 ]

@@ -223,10 +223,16 @@ class ShardingFacts:
         return "no mesh" if mesh is None else mesh.text()
 
     def contract_of(self, record: OwnershipFacts) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
-        """Owner, domain, mesh axis names and placements: what all aliases of one parameter must share."""
+        """
+        Owner, domain, mesh axis names and placements: what all aliases of one parameter must share.
+
+        Mesh and placements are those before data-parallel sharding where the others are not told.
+        """
         layout = self.layout_of(record)
-        mesh = self.mesh(layout.mesh)
-        return record.owner, record.domain, mesh.axes if mesh else (), placement_texts(layout.placements)
+        told = layout.mesh is not None
+        mesh = self.mesh(layout.mesh if told else layout.source_mesh)
+        placements = layout.placements if told else layout.source_placements
+        return record.owner, record.domain, mesh.axes if mesh else (), placement_texts(placements)
 
 
 def placement_texts(placements: tuple[Placement, ...]) -> tuple[str, ...]:

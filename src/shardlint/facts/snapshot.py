@@ -11,6 +11,7 @@ from .contract import ContractFacts, DataFacts
 from .frozen import EMPTY, FrozenDict
 from .load import LoadFacts
 from .model import ModelFacts
+from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
 from .runtime import RuntimeFacts
@@ -32,6 +33,7 @@ class Section(enum.Enum):
     SHARDING = "sharding"
     RUNTIME = "runtime"
     RANKS = "ranks"
+    OPTIMIZER = "optimizer"
 
 
 @frozen(kw_only=True)
@@ -95,6 +97,7 @@ class Facts:
     sharding: ShardingFacts | None = None
     runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
+    optimizer: OptimizerFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

@@ -85,7 +85,7 @@ def diagnostic_page(item: Diagnostic) -> RulePage:
         phase=Phase.ENGINE,
         severity=item.severity,
         summary=item.does,
-        sections=FrozenDict({"What it does": item.does, "Why it is unsafe": item.why, "What to do": item.todo}),
+        sections=FrozenDict({"What it does": item.does, "Why it is unsafe": item.why, "What to do": item.remedy}),
         suppressible=item.suppressible,
     )
 

@@ -20,6 +20,7 @@ _SECTION_NOUNS = {
     "load": "a load report",
     "contract": "a contract",
     "data": "a data pipeline",
+    "plan": "a load plan",
     "optimizer": "an optimizer",
     "runtime": "a traced step",
     "ranks": "facts of several ranks",

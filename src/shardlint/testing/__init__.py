@@ -11,7 +11,7 @@ A pack's whole test of its rules is a folder of YAML files and five lines of Pyt
 """
 
 from .bases import BASES, base_snapshot
-from .builders import checkpoint_for, declaration, index_for, model, module, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
 from .cases import Case, CaseError, Expected, case_facts, cases_by_rule, load_cases, load_folder
 from .edits import EditError, apply_edits
 from .running import (
@@ -47,6 +47,7 @@ __all__ = [
     "load_folder",
     "model",
     "module",
+    "optimizer_for",
     "rules_by_code",
     "run_case",
     "run_rule",

@@ -22,8 +22,9 @@ from ..facts import (
     ProbeFacts,
     TensorFacts,
 )
-from .builders import checkpoint_for, declaration, index_for, model, module, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
 from .plans import with_plan
+from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -264,6 +265,31 @@ def built() -> Facts:
     return evolve(plain(), build=BuildFacts(builder="acme.models:net"))
 
 
+def llama_fsdp2() -> Facts:
+    """Return `llama` sharded over two ranks that agree: every layer and the root a unit."""
+    return compared(fsdp2(llama()))
+
+
+def llama_tied_fsdp2() -> Facts:
+    """Return `llama-tied` sharded over two ranks: both names of the tied tensor in the root unit."""
+    return fsdp2(llama_tied())
+
+
+def llama_tp() -> Facts:
+    """Return `llama` on a mesh of two data-parallel by two tensor-parallel ranks."""
+    return tensor_parallel(llama())
+
+
+def mixtral_ep() -> Facts:
+    """Return `mixtral` on four ranks, its experts units of their own on a mesh of their own."""
+    return expert_parallel(mixtral())
+
+
+def mixtral_hyperparallel() -> Facts:
+    """Return `mixtral` owned by HyperParallel schedulers, which do not tell over which ranks they reduce."""
+    return hyperparallel(mixtral())
+
+
 def llama_planned() -> Facts:
     """Return `llama` with the plan of its load."""
     return with_plan(llama())
@@ -322,6 +348,17 @@ def adapter() -> Facts:
     return evolve(facts, model=evolve(facts.model, modules=modules), checkpoint=changed)
 
 
+def optimized() -> Facts:
+    """
+    Return `llama-tied` with an AdamW that took a step, one group of matrices and one of vectors, without a checkpoint.
+
+    The tensors 0 (embedding and head) and 1 to 4 (attention of layer 0) are matrices.
+    """
+    facts = llama_tied()
+    assert facts.model is not None
+    return evolve(facts, optimizer=optimizer_for(facts.model), checkpoint=None)
+
+
 BASES: dict[str, Callable[[], Facts]] = {
     "llama": llama,
     "llama-tied": llama_tied,
@@ -331,9 +368,15 @@ BASES: dict[str, Callable[[], Facts]] = {
     "plain": plain,
     "contract": contract,
     "built": built,
+    "llama-fsdp2": llama_fsdp2,
+    "llama-tied-fsdp2": llama_tied_fsdp2,
+    "llama-tp": llama_tp,
+    "mixtral-ep": mixtral_ep,
+    "mixtral-hyperparallel": mixtral_hyperparallel,
     "llama-planned": llama_planned,
     "llama-tied-planned": llama_tied_planned,
     "mixtral-planned": mixtral_planned,
     "fp8": fp8,
     "adapter": adapter,
+    "optimized": optimized,
 }

@@ -14,11 +14,17 @@ from ..facts import (
     EntryFacts,
     FileFacts,
     FrozenDict,
+    HeldTensor,
     IndexFacts,
+    LiveParameter,
     ModelCounts,
     ModelFacts,
     ModuleFacts,
+    OptimizerFacts,
+    OptimizerInstance,
+    ParameterGroup,
     TensorFacts,
+    TensorSpec,
 )
 
 _STORED_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "bool": "BOOL"}
@@ -123,4 +129,60 @@ def index_for(entries: Iterable[EntryFacts], name: str = "model.safetensors.inde
         name=name,
         weight_map=FrozenDict({entry.key: entry.file for entry in held}),
         total_size=sum(entry.end - entry.begin for entry in held),
+    )
+
+
+def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
+    """
+    Build an AdamW that took a step: matrices in a group with weight decay, vectors in one without, moments as wide.
+
+    Specs are numbered by parameter: 0 is that of the first one.
+    """
+    live = [
+        LiveParameter(
+            identity=number,
+            fqn=item.fqn,
+            aliases=item.aliases,
+            spec=number,
+            global_shape=item.shape,
+            requires_grad=item.requires_grad,
+        )
+        for number, item in enumerate(facts.parameters)
+    ]
+    specs = [
+        TensorSpec(shape=item.shape, local_shape=item.shape, dtype=item.dtype, device=item.device)
+        for item in facts.parameters
+    ]
+    chosen = [[item for item in live if (len(item.global_shape) > 1) is matrices] for matrices in (True, False)]
+    common = {"lr": 0.001, "betas": (0.9, 0.999)}
+    groups = [
+        ParameterGroup(
+            optimizer=0,
+            position=number,
+            name=f"group {number}",
+            size=len(members),
+            options=FrozenDict({**common, "weight_decay": decay}),
+        )
+        for number, (members, decay) in enumerate(zip(chosen, (0.1, 0.0), strict=True))
+    ]
+    held = [
+        HeldTensor(
+            identity=item.identity,
+            group=group,
+            position=position,
+            spec=item.spec,
+            parameter=item.identity,
+            requires_grad=item.requires_grad,
+            has_state=True,
+            state=FrozenDict({"exp_avg": item.spec, "exp_avg_sq": item.spec}),
+        )
+        for group, members in enumerate(chosen)
+        for position, item in enumerate(members)
+    ]
+    return OptimizerFacts(
+        optimizers=(OptimizerInstance(name="optimizer", qualified_type="torch.optim.adamw.AdamW"),),
+        groups=tuple(groups),
+        specs=tuple(specs),
+        parameters=tuple(live),
+        held=tuple(held),
     )

@@ -34,6 +34,7 @@ __all__ = [
     "Verdict",
     "WeightsDifferError",
     "WrongLayout",
+    "compare_checkpoints",
     "compare_replicas",
     "faults",
     "verify",
@@ -89,6 +90,31 @@ def verify(
             reports=None if reports is None else Path(reports),
         )
     )
+
+
+def compare_checkpoints(
+    checkpoint: str | Path,
+    reference: str | Path,
+    *,
+    sample: float = 1.0,
+    threads: int | None = None,
+    max_memory: int | None = None,
+    progress: Progress | None = None,
+    rank_timeout: float = 60.0,
+    reports: str | Path | None = None,
+) -> Result:
+    """
+    Compare every element of one checkpoint with another, bit by bit, without building a model's storage.
+
+    Each is a safetensors file or folder, or a folder of torch.distributed.checkpoint, sharded in any way. When their
+    names differ, the conversions of the model type in `config.json` relate them. Rows of kind LIVE are about
+    `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks.
+    """
+    from .checkpoints import compare_checkpoints as compare
+    from .engine import Options
+
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    return compare(Path(checkpoint), Path(reference), options, rank_timeout, None if reports is None else Path(reports))
 
 
 def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: float = 60.0) -> Result:

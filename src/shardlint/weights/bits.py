@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 Bits = npt.NDArray[Any]
+_maximum = np.maximum.reduce
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -57,6 +59,7 @@ def torch_dtype(name: str) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
+@functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
     """`bfloat16` for `torch.bfloat16`."""
     return str(dtype).removeprefix("torch.")
@@ -73,9 +76,10 @@ def has_nonfinite(patterns: Bits, dtype: torch.dtype) -> bool:
     name = dtype_name(dtype)
     limit = _LIMITS.get(name)
     if limit is not None:
-        if int(patterns.view(SIGNED[patterns.itemsize]).max()) >= limit:
+        # ufunc.reduce over all axes: the methods `max` add a call in Python for every tile.
+        if _maximum(patterns.view(SIGNED[patterns.itemsize]), axis=None) >= limit:
             return True
-        return int(patterns.max()) >= limit | (1 << (8 * patterns.itemsize - 1))
+        return bool(_maximum(patterns, axis=None) >= limit | (1 << (8 * patterns.itemsize - 1)))
     single = _SINGLE.get(name)
     return single is not None and bool((patterns == single).any())
 

@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from attrs import define, field, frozen
 
@@ -63,6 +64,7 @@ class Compared:
             self.counts.setdefault(key, Tally()).add(tally)
 
 
+T = TypeVar("T")
 Unit = list[tuple[Piece, list[Tile]]]
 
 # What one thread needs: its buffer, and the temporaries of casts and of the diagnosis of one tile.
@@ -98,8 +100,12 @@ def units(pieces: Iterable[Piece], sample: float = 1.0) -> Iterator[Unit]:
 
 
 def _chosen(piece: Piece, number: int, index: int, sample: float) -> bool:
-    digest = zlib.crc32(f"{piece.live.name}:{number}:{index}".encode())
-    return digest < sample * 0x1_0000_0000
+    return chosen(f"{piece.live.name}:{number}:{index}", sample)
+
+
+def chosen(text: str, sample: float) -> bool:
+    """A fixed choice of about that fraction of all texts."""
+    return zlib.crc32(text.encode()) < sample * 0x1_0000_0000
 
 
 def compare_unit(unit: Unit, reader: Reader, stop: threading.Event) -> tuple[Counts, int]:
@@ -122,9 +128,7 @@ def compare(pieces: list[Piece], sources: Mapping[str, Source], options: Options
 
     Ctrl-C ends early with what was found until then, marked interrupted. Raises `ReadError` on an unreadable file.
     """
-    result = Compared(sampled=options.sample < 1.0)
     total = sum(piece.volume * piece.live.item for piece in pieces)
-    started = time.perf_counter()
     stop = threading.Event()
     local = threading.local()
 
@@ -135,21 +139,30 @@ def compare(pieces: list[Piece], sources: Mapping[str, Source], options: Options
                 local.reader = Reader(sources, files)
             return compare_unit(unit, local.reader, stop)
 
-        try:
-            for counts, done in _in_order(work, units(pieces, options.sample), thread_count(options), stop):
-                result.add(counts)
-                result.bytes += done
-                if options.progress:
-                    options.progress(result.bytes, total, "weights")
-        except KeyboardInterrupt:
-            result.interrupted = True
+        return drive(work, units(pieces, options.sample), total, options, stop)
+
+
+def drive(
+    work: Callable[[T], tuple[Counts, int]], todo: Iterator[T], total: int, options: Options, stop: threading.Event
+) -> Compared:
+    """Run `work` on everything to do, over threads, and add up what it returns. `total` is the bytes to do."""
+    result = Compared(sampled=options.sample < 1.0)
+    started = time.perf_counter()
+    try:
+        for counts, done in _in_order(work, todo, thread_count(options), stop):
+            result.add(counts)
+            result.bytes += done
+            if options.progress:
+                options.progress(result.bytes, total, "weights")
+    except KeyboardInterrupt:
+        result.interrupted = True
     result.elements = sum(tally.checked for tally in result.counts.values())
     result.seconds = time.perf_counter() - started
     return result
 
 
 def _in_order(
-    work: Callable[[Unit], tuple[Counts, int]], todo: Iterator[Unit], threads: int, stop: threading.Event
+    work: Callable[[T], tuple[Counts, int]], todo: Iterator[T], threads: int, stop: threading.Event
 ) -> Iterator[tuple[Counts, int]]:
     """Run the units over threads, a few ahead, and yield their results in the order of the units."""
     if threads == 1:

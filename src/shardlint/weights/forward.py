@@ -66,9 +66,12 @@ def forward(
     *,
     renames: Sequence[tuple[str, str]] = (),
     exclusions: Exclusions | None = None,
+    cast: bool = True,
 ) -> Forward:
     """
     Plan the load of `checkpoint` into the live `model` and follow every element.
+
+    `cast` makes conversions see their tensors in the live dtype, as the loader does; without it in the stored one.
 
     Raises `PlanUnknownError` when no plan can be made and `ReadError` when a file cannot be opened.
     """
@@ -78,25 +81,27 @@ def forward(
             f"{len(checkpoint.entries)} tensors"
         )
     sources = sources_of(checkpoint)
-    rules = _rules(unwrapped(model), checkpoint, renames, sources)
+    rules = _rules(unwrapped(model), checkpoint, renames, sources, cast=cast)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
     plan = make_plan(rules, live, checkpoint, exclusions)
     return _assembled(plan, rules, sources)
 
 
 def _rules(
-    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet
+    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet, *, cast: bool
 ) -> LoaderRules:
     if not _is_pretrained(model):
         return IdentityRules(renames)
-    return FollowedRules(model, sources, quantizer=_live_quantizer(model, checkpoint), renames=renames)
+    quantizer = _live_quantizer(model, checkpoint)
+    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames)
 
 
 class FollowedRules(TransformersRules):
     """Transformers' rules, with conversions run on symbolic tensors that are kept by live name."""
 
-    def __init__(self, model: Any, sources: SourceSet, **settings: Any) -> None:
+    def __init__(self, model: Any, sources: SourceSet, *, cast: bool, **settings: Any) -> None:
         super().__init__(model, **settings)
+        self._cast = cast
         self._sources = sources
         self.regions: dict[str, SymbolicTensor] = {}
         self.groups: dict[str, Group] = {}
@@ -131,7 +136,7 @@ class FollowedRules(TransformersRules):
 
     def _kept_as_stored(self, dtype: torch.dtype, recipe: Any) -> bool:
         """Whether the loader hands the tensor over uncast: what a quantiser stores, it decodes itself."""
-        if any(hasattr(operation, "hf_quantizer") for operation in recipe.operations):
+        if not self._cast or any(hasattr(operation, "hf_quantizer") for operation in recipe.operations):
             return True
         return self._quantizer is not None and not dtype.is_floating_point
 

@@ -36,15 +36,19 @@ class LiveTensor:
     """
     One local tensor under its name. Host memory is read in place, device memory tile by tile through a small buffer.
 
-    `staged` forces the road through the buffer. Raises `Unreadable`.
+    `staged` forces the road through the buffer. `origin` is the index of the first element within the tensor that
+    differences are told of. Raises `Unreadable`.
     """
 
-    def __init__(self, name: str, local: torch.Tensor, *, staged: bool = False) -> None:
+    def __init__(
+        self, name: str, local: torch.Tensor, *, staged: bool = False, origin: Sequence[int] | None = None
+    ) -> None:
         check_readable(name, local)
         self.name = name
         self.dtype = local.dtype
         self.shape: tuple[int, ...] = tuple(local.shape)
         self.strides: tuple[int, ...] = tuple(local.stride())
+        self.origin = tuple(origin or (0,) * local.dim())
         self.base = int(local.storage_offset())
         self.item = local.element_size()
         self.in_host_memory = local.device.type == "cpu" and not staged
@@ -79,7 +83,8 @@ class LiveTensor:
 
     def index_of(self, offset: int) -> tuple[int, ...]:
         """The index, within the local tensor, of the element at a storage offset."""
-        return index_from_strides(offset - self.base, self.shape, self.strides)
+        index = index_from_strides(offset - self.base, self.shape, self.strides)
+        return tuple(at + low for at, low in zip(index, self.origin, strict=True))
 
 
 def index_from_strides(offset: int, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

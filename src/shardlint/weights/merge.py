@@ -26,7 +26,7 @@ def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
         rows=sorted_rows(rows),
         layouts=_layouts(parts),
         errors=tuple((part.rank, part.error) for part in parts if part.error),
-        incomplete=_why_incomplete(parts),
+        incomplete=why_incomplete(parts),
         world_size=len(parts),
         notes=tuple(note for part in parts for note in part.notes),
         compared_bytes=sum(part.bytes for part in parts),
@@ -34,7 +34,8 @@ def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
     )
 
 
-def _why_incomplete(parts: Sequence[RankPart]) -> str:
+def why_incomplete(parts: Sequence[RankPart]) -> str:
+    """Why the ranks did not look at everything; empty when they did."""
     if any(part.interrupted for part in parts):
         return "the run was interrupted"
     if any(part.sampled for part in parts):
@@ -59,11 +60,12 @@ def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
     )
 
 
-def _tallies(forward: Forward, parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
+def tallies(sources: Mapping[str, Source], parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
+    """The counts of all ranks by live (`live`) or stored (`key`) tensor."""
     found: dict[str, Tally] = {}
     for part in parts:
         for count in part.counts:
-            first = count.tally.first and _placed(count.tally.first, part.rank, forward.sources.tensors)
+            first = count.tally.first and _placed(count.tally.first, part.rank, sources)
             found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first))
     return found
 
@@ -85,7 +87,8 @@ def _status(tally: Tally, complete: bool) -> Status:
     return Status.DTYPE_CAST if tally.exact_mismatches else Status.EXACT
 
 
-def _row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
+def count_row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
+    """A row with the counts of a tally."""
     return Row(
         kind=kind,
         name=name,
@@ -102,7 +105,7 @@ def _row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
 
 
 def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
-    tallies = _tallies(forward, parts, "live")
+    found = tallies(forward.sources.tensors, parts, "live")
     plans = forward.plan.tensor_by_name()
     held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
     for part in parts:
@@ -110,9 +113,9 @@ def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
             held[live.name].append((part.rank, live))
     for name, on_ranks in held.items():
         first = on_ranks[0][1]
-        names = [alias for alias in first.names if alias in tallies] or [name]
+        names = [alias for alias in first.names if alias in found] or [name]
         for alias in names:
-            yield _live_row(alias, on_ranks, tallies.get(alias, Tally()), plans, parts)
+            yield _live_row(alias, on_ranks, found.get(alias, Tally()), plans, parts)
 
 
 def _live_row(
@@ -122,13 +125,13 @@ def _live_row(
     plans: Mapping[str, TensorPlan],
     parts: Sequence[RankPart],
 ) -> Row:
-    partial, failed = bool(_why_incomplete(parts)), {part.rank for part in parts if part.error}
+    partial, failed = bool(why_incomplete(parts)), {part.rank for part in parts if part.error}
     expected = sum(live.expected for _, live in on_ranks)
     followed = sum(live.expected for _, live in on_ranks if live.followed)
     covered = all(live.covered == live.expected for _, live in on_ranks)
     checked = tally.checked + followed
     plan = plans.get(name)
-    row = _row(Kind.LIVE, name, tally, (covered and checked == expected) or (partial and covered))
+    row = count_row(Kind.LIVE, name, tally, (covered and checked == expected) or (partial and covered))
     reason = next((live.reason for _, live in on_ranks if live.reason), "")
     status = row.status
     if plan is not None and plan.status in _EXCLUDED and not tally.checked:
@@ -155,21 +158,22 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
     coverage = SourceCoverage()
     for part in parts:
         coverage.merge(part.read, part.unknown)
-    tallies = _tallies(forward, parts, "key")
-    partial = bool(_why_incomplete(parts))
+    found = tallies(forward.sources.tensors, parts, "key")
+    partial = bool(why_incomplete(parts))
     excused = _leftovers(forward.plan)
     users = forward.plan.names_by_key()
     for key, source in forward.sources.tensors.items():
-        tally = tallies.get(key, Tally())
+        tally = found.get(key, Tally())
         read = coverage.volume(key)
-        row = _row(Kind.CHECKPOINT, key, tally, read == source.volume)
+        row = count_row(Kind.CHECKPOINT, key, tally, read == source.volume)
         checked = tally.checked if partial else read or 0
-        yield evolve(_checkpoint_row(row, source, read, excused.get(key)), checked=checked, sources=users.get(key, ()))
+        yield evolve(checkpoint_row(row, source, read, excused.get(key)), checked=checked, sources=users.get(key, ()))
     for key, reason in forward.sources.refused.items():
         yield Row(kind=Kind.CHECKPOINT, name=key, status=Status.INCOMPLETE, reason=reason, sources=users.get(key, ()))
 
 
-def _checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[str, bool] | None) -> Row:
+def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[str, bool] | None) -> Row:
+    """The row of a stored tensor; `leftover` is why it has no live tensor, and whether that is right."""
     status, reason = row.status, ""
     if leftover is not None and not read:
         reason, excused = leftover

@@ -24,35 +24,38 @@ Lattice = Sequence[tuple[int, int]]
 
 
 class Reader:
-    """Reads parts of sources by key. `sources` are the stored tensors, `files` the open files they share."""
+    """
+    Reads parts of sources by key. `sources` are the stored tensors, `files` the open files they share.
+
+    `address` is that of the buffer.
+    """
 
     def __init__(self, sources: Mapping[str, Source], files: Files, capacity: int = BUFFER_BYTES) -> None:
         self._sources = sources
         self._files = files
+        self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
         self._buffer: Bits = np.empty(capacity, dtype=np.uint8)
+        self._view = memoryview(self._buffer)  # type: ignore[arg-type]
+        self.address = int(self._buffer.ctypes.data)
 
     def dtype_of(self, source: str | Node) -> torch.dtype:
         """The dtype of the elements of a source."""
         return source.dtype if isinstance(source, Node) else self._sources[source].dtype
 
-    def run(self, source: str, start: int, count: int) -> memoryview:
-        """`count` consecutive elements of a stored tensor as bytes in the buffer."""
-        item = self._sources[source].dtype.itemsize
-        view = memoryview(self._buffer)[: count * item]  # type: ignore[arg-type]
-        self._files.read_into(self._sources[source], view, start * item)
-        return view
-
-    @property
-    def address(self) -> int:
-        """The address of the buffer."""
-        return int(self._buffer.ctypes.data)
+    def run(self, source: str, start: int, count: int) -> None:
+        """Read `count` consecutive elements of a stored tensor to the begin of the buffer, at `address`."""
+        stored = self._sources[source]
+        item = stored.dtype.itemsize
+        self._files.read_into(stored, self._view[: count * item], start * item)
 
     def patterns(self, source: str | Node, offset: int, lattice: Lattice) -> Bits:
         """The bit patterns of the elements of a lattice, shaped like its digits. A view, not contiguous in general."""
         item = self.dtype_of(source).itemsize
         wanted = packed_elements(lattice, item) * item
         if wanted > self._buffer.size:
-            self._buffer = np.empty(wanted, dtype=np.uint8)
+            self._allocate(wanted)
         first, strides = self._pack(source, offset, lattice, 0)
         shape = [size for size, _ in lattice]
         flat = self._buffer[: self._buffer.size // item * item].view(UNSIGNED[item])

@@ -36,7 +36,7 @@ def test_d201_blocks_every_other_rule():
     evaluation = evaluate(Facts(build=build), [SelectedRule(rule=rule()) for rule in shardlint_rules()])
     assert [finding.code for finding in evaluation.findings] == ["D201"]
     later = [item for item in evaluation.outcomes if item.phase.value > "D1" and item.code != "D201"]
-    assert {item.status for item in later} == {Status.BLOCKED}
+    assert {item.status for item in later} <= {Status.BLOCKED, Status.LEFT_OUT}
     assert_findings(run_rule(ModelBuildFailed, Facts(build=build)), "tests:llama")
 
 

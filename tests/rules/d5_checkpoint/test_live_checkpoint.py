@@ -49,10 +49,12 @@ def test_d501_a_renamed_key_in_the_file_and_in_the_index(tmp_path):
     assert_findings(run_rule(CoverageIncomplete, facts_of(loaded, tmp_path, info)), KEY, renamed)
 
 
-def test_d501_a_dropped_expert_shows_in_the_load_report_alone(tmp_path):
+def test_d501_experts_behind_a_conversion(tmp_path):
     model = mixtral()
     saved(model, tmp_path)
-    assert_not_evaluated(run_rule(CoverageIncomplete, facts_of(model, tmp_path)), "a conversion maps")
+    facts = facts_of(model, tmp_path)
+    assert_clean(run_rule(CoverageIncomplete, facts))
+    assert_not_evaluated(run_rule(CoverageIncomplete, evolve(facts, plan=None)), "a conversion maps")
     rewrite(
         tmp_path,
         lambda tensors: [
@@ -61,9 +63,10 @@ def test_d501_a_dropped_expert_shows_in_the_load_report_alone(tmp_path):
             if "layers.1.mlp.experts" in key or "layers.1.block_sparse_moe.experts" in key
         ],
     )
+    lost = ("model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.gate_up_proj")
+    assert_findings(run_rule(CoverageIncomplete, facts_of(model, tmp_path)), *lost)
     loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
-    found = run_rule(CoverageIncomplete, facts_of(loaded, tmp_path, info))
-    assert_findings(found, "model.layers.1.mlp.experts.down_proj", "model.layers.1.mlp.experts.gate_up_proj")
+    assert_findings(run_rule(CoverageIncomplete, facts_of(loaded, tmp_path, info)), *lost)
 
 
 def test_d501_a_new_head_is_a_warning(tmp_path):

@@ -12,7 +12,7 @@ from ..base import Command, Problem, echo
     "completion",
     cls=Command,
     examples=(
-        ('eval "$(shardlint completion bash)"', "bash, for this session or in ~/.bashrc"),
+        ('eval "$(shardlint completion bash)"', "bash, for this shell or in ~/.bashrc"),
         ('eval "$(shardlint completion zsh)"', "zsh, after compinit"),
         ("shardlint completion fish > ~/.config/fish/completions/shardlint.fish", "fish"),
     ),

@@ -9,7 +9,7 @@ import click
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
 from ..base import Command, choose, echo
 from ..output import terminal_width
-from ..session import color_option, format_option, known_pages, pack_options, style_of
+from ..session import color_option, complete_rules, format_option, known_pages, pack_options, style_of
 
 
 @click.command(
@@ -21,7 +21,7 @@ from ..session import color_option, format_option, known_pages, pack_options, st
         ("shardlint rule --all --output-format markdown > rules.md", "every page"),
     ),
 )
-@click.argument("rules", metavar="CODE|NAME...", nargs=-1)
+@click.argument("rules", metavar="CODE|NAME...", nargs=-1, shell_complete=complete_rules)
 @click.option("--all", "everything", is_flag=True, help="Print the pages of all rules.")
 @format_option("text", "json", "markdown")
 @color_option

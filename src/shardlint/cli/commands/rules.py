@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...diagnostics import DIAGNOSTICS
 from ...report.layout import counted, table
 from ...report.style import Style
 from ...rule import Cost
 from ..base import Command, echo
 from ..output import terminal_width
-from ..session import color_option, format_option, load, pack_options, packs_of, selection_options, style_of
+from ..session import (
+    color_option,
+    complete_rules,
+    format_option,
+    load,
+    pack_options,
+    packs_of,
+    selection_options,
+    style_of,
+)
 
 if TYPE_CHECKING:
     from ...selection import Decision
@@ -29,7 +39,7 @@ _STATE = {True: "on", False: "off"}
         ("shardlint rules --enabled --ignore D5", "what would run, and which setting decides it"),
     ),
 )
-@click.argument("selectors", metavar="[SELECTOR]...", nargs=-1)
+@click.argument("selectors", metavar="[SELECTOR]...", nargs=-1, shell_complete=complete_rules)
 @click.option("--enabled", is_flag=True, help="Show for every rule whether it is on, and which setting decided.")
 @format_option("text", "json")
 @selection_options
@@ -107,7 +117,8 @@ def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
         members = [item for item in decisions if item.rule.rule_class.phase is phase]
         rows = [(*_identity(item, columns), _severity(item), _summary(item)) for item in members]
         lines += [style.paint(f"{phase.value} {phase.title}", "bold"), *table(rows, terminal_width(), "  "), ""]
-    return [*lines, counted(len(decisions), "rule")]
+    always = ", ".join(sorted(DIAGNOSTICS))
+    return [*lines, f"{counted(len(decisions), 'rule')}; the engine's own findings are always on: {always}"]
 
 
 def _identity(item: Decision, columns: Sequence[int]) -> tuple[str, str]:

@@ -41,7 +41,8 @@ class Book:
     The state of one collection. Objects whose `id()` is used as a key are kept alive until the book is closed.
 
     `expert_axes` are further names of mesh axes that distribute experts. `optimized` are the ids of the tensors that
-    the optimizer holds, None when there is no optimizer.
+    the optimizer holds, None when there is no optimizer. `objects` gives the live object of an identity, `stand_ins` by
+    `id()` the identity of the parameter whose place a tensor takes during a step.
     """
 
     def __init__(self, walk: Walk, *, expert_axes: Sequence[str] = (), optimized: set[int] | None = None) -> None:
@@ -55,6 +56,8 @@ class Book:
         self.units: list[UnitFacts] = []
         self.records: list[OwnershipFacts] = []
         self.managed: set[int] = set()
+        self.objects: dict[int, Any] = {}
+        self.stand_ins: dict[int, int] = {}
         self._kept: list[Any] = []
         self._memo: dict[Hashable, int] = {}
         self._texts: dict[Any, str] = {}
@@ -136,7 +139,13 @@ class Book:
         if found is None:
             self._kept.append(tensor)
             found = self._identities[number] = len(self._identities)
+            self.objects[found] = tensor
         return found
+
+    def stand_in(self, tensor: Any, identity: int) -> None:
+        """Remember that `tensor` takes the place of the parameter of that identity during a step."""
+        self._kept.append(tensor)
+        self.stand_ins.setdefault(id(tensor), identity)
 
     def origin(self, uid: Any) -> int | None:
         """A small number for a parameter as it was before wrapping; None when the version does not number them."""
@@ -184,6 +193,15 @@ class Book:
         count = len({record.identity for record in records})
         self.units.append(evolve(unit, domains=FrozenDict(ordered), parameter_count=count))
         self.records.extend(records)
+
+    def position(self) -> tuple[int, int, set[int]]:
+        """Where the book stands, for `forget_since`."""
+        return len(self.units), len(self.records), set(self.managed)
+
+    def forget_since(self, position: tuple[int, int, set[int]]) -> None:
+        """Drop the units and records that were added since: a collector failed half-way."""
+        units, records, self.managed = position
+        del self.units[units:], self.records[records:]
 
     def _intern(self, kind: str, value: Any, table: list[Any]) -> int:
         key = (kind, value)

@@ -8,14 +8,15 @@ from ...boxes import product, replay
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from .book import Book, marks_of
+from .collector import UnitCollector
 from .dtensor import is_dtensor, local_shape, mesh_of
-from .groups import has_base, per_class, ranks_of
+from .groups import asked_once, has_base, ranks_of
 from .guarded import UNKNOWN, Missing, first, ints, listed
 
 _FLAGS = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
 
 
-class Ddp:
+class Ddp(UnitCollector):
     """Reads the wrapper's own list of parameters: ignored ones, and those put in later, are not in it."""
 
     name = "ddp"
@@ -27,7 +28,7 @@ class Ddp:
                 _add(book, item.module)
 
 
-@per_class
+@asked_once
 def _is_ddp(kind: type) -> bool:
     return has_base(kind, "DistributedDataParallel")
 

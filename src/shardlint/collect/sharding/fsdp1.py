@@ -11,13 +11,14 @@ from ...boxes import flat_boxes
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from .book import Book, marks_of
-from .groups import has_base, per_class, ranks_of
+from .collector import UnitCollector
+from .groups import asked_once, has_base, ranks_of
 from .guarded import UNKNOWN, Missing, as_bool, enum_name, first, ints, known, listed
 
 _PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype", "cast_forward_inputs")
 
 
-class Fsdp1:
+class Fsdp1(UnitCollector):
     """Reads the handle and the flat parameter of each wrapper."""
 
     name = "fsdp1"
@@ -31,7 +32,7 @@ class Fsdp1:
                     _Wrapper(book, item.module, handle).add()
 
 
-@per_class
+@asked_once
 def _is_fsdp1(kind: type) -> bool:
     return has_base(kind, "FullyShardedDataParallel")
 

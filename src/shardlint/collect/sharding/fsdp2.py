@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import evolve, frozen
@@ -14,7 +14,8 @@ from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ..reading import author_type
 from .book import Book, marks_of
-from .groups import has_base, per_class
+from .collector import UnitCollector
+from .groups import asked_once, has_base
 from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
 _FLAGS = (
@@ -29,7 +30,7 @@ _PRECISION = ("param_dtype", "reduce_dtype", "output_dtype", "cast_forward_input
 _ONE_DTYPE = "uniform original parameter dtype"
 
 
-class Fsdp2:
+class Fsdp2(UnitCollector):
     """Reads the state that `fully_shard` and `replicate` attach to modules."""
 
     name = "fsdp2"
@@ -72,7 +73,7 @@ def state_of(module: Any) -> Any:
         return None
 
 
-@per_class
+@asked_once
 def _is_fsdp_class(kind: type) -> bool:
     return has_base(kind, "FSDPModule")
 
@@ -125,10 +126,14 @@ class _Group:
             unsharded=as_bool(missing("unsharded", first(self.group, "is_unsharded"))),
             pending_all_gather=None if "pending_all_gather" in missing.names else pending is not None,
             hooks_alive=_hooks_alive(self.state, self.modules),
-            one_dtype_only=missing("one_dtype_only", refuses_mixed_dtypes(type(self.group))),
+            one_dtype_only=missing("one_dtype_only", self.refuses_mixed_dtypes()),
             flags=self.flags(),
             unknown=tuple(missing.names),
         )
+
+    def refuses_mixed_dtypes(self) -> Any:
+        check = first(self.group, "_init_mp_dtypes")
+        return UNKNOWN if check is UNKNOWN else _says_one_dtype(getattr(check, "__func__", check))
 
     def kind(self) -> str:
         shards, replicates = first(self.mesh_info, "shard_mesh_size"), first(self.mesh_info, "replicate_mesh_size")
@@ -178,7 +183,11 @@ class _Group:
     def records(self, param: Any) -> list[OwnershipFacts]:
         book, info = self.book, first(param, "_module_info")
         tensor, replaced = self.current(param, info)
-        book.managed.update(id(item) for item in _tensors_of(param, tensor))
+        identity = book.identity(tensor)
+        for item in _tensors_of(param, tensor):
+            book.managed.add(id(item))
+            if item is not tensor and item is not param.sharded_param:
+                book.stand_in(item, identity)
         layout = self.layout(param, tensor)
         spec_dtype, local = tensor.dtype, first(tensor, "_local_tensor")
         requires_grad = bool(tensor.requires_grad)
@@ -187,7 +196,7 @@ class _Group:
             "unit": self.unit,
             "domain": book.domain(layout),
             "layout": layout,
-            "identity": book.identity(tensor),
+            "identity": identity,
             "origin": book.origin(first(param, "_orig_param_uid")),
             "dtype": book.text(spec_dtype),
             "device": book.text(known(first(local, "device"), tensor.device)),
@@ -245,11 +254,13 @@ class _Group:
             dim,
             None if source is None else (id(source.mesh), source.placements),
         )
-        return self.book.layout(key, lambda: self.new_layout(tensor, info, source, dim))
+        return self.book.layout(key, lambda: self.new_layout(param, tensor, info, source))
 
-    def new_layout(self, tensor: Any, info: Any, source: Any, dim: Any) -> LayoutFacts:
+    def new_layout(self, param: Any, tensor: Any, info: Any, source: Any) -> LayoutFacts:
         book, mesh, placements = self.book, tensor.device_mesh, tensor.placements
+        dim, is_distributed = first(first(param, "fsdp_placement"), "dim"), first(param, "is_dtensor")
         book.keep(info, mesh, None if source is None else source.mesh)
+        hidden = source is None and as_bool(is_distributed) is True
         facts = LayoutFacts(
             global_shape=ints(tensor.shape) or (),
             local_shape=ints(tensor._local_tensor.shape) or (),
@@ -258,13 +269,14 @@ class _Group:
             source_mesh=None if source is None else book.mesh(source.mesh),
             source_placements=() if source is None else book.placements(source.placements),
             data_dim=dim if isinstance(dim, int) else None,
+            unknown=("source", "built") if hidden else (),
         )
         return book.replayed(_built(book, facts, info))
 
 
 def _built(book: Book, facts: LayoutFacts, info: Any) -> LayoutFacts:
     """Add the boxes by order of construction: the source placements first, then a chunk of that local tensor."""
-    if as_bool(first(info, "is_spmd_mesh")):
+    if as_bool(first(info, "is_spmd_mesh")) or "built" in facts.unknown:
         return facts  # one mesh for everything: the placements are the construction
     size, rank = first(info, "shard_mesh_size"), first(info, "shard_mesh_rank")
     source = book.meshes[facts.source_mesh] if facts.source_mesh is not None else None
@@ -277,6 +289,8 @@ def _built(book: Book, facts: LayoutFacts, info: Any) -> LayoutFacts:
             dims = replay(facts.global_shape, source.shape, source.coordinate, facts.source_placements)
         if isinstance(size, int) and isinstance(rank, int) and facts.data_dim is not None:
             dims = rechunk(dims, facts.data_dim, size, rank)
+        elif size is not UNKNOWN or first(info, "replicate_mesh_size") is UNKNOWN:
+            raise ValueError("how the data-parallel ranks cut the parameter is unknown")
     except ValueError:
         return evolve(facts, unknown=(*facts.unknown, "built"))
     return evolve(facts, built=product(dims))
@@ -306,12 +320,9 @@ def _hooks_alive(state: Any, modules: Iterable[Any]) -> bool | None:
     return any(number in wanted for item in hooks if isinstance(item, dict) for number in item)
 
 
-@per_class
-def refuses_mixed_dtypes(kind: type) -> Any:
+@asked_once
+def _says_one_dtype(check: Any) -> Any:
     """Whether this version refuses trainable parameters of several dtypes in one group: its own code says so."""
-    check: Callable[..., Any] | Any = first(kind, "_init_mp_dtypes")
-    if check is UNKNOWN:
-        return UNKNOWN
     try:
         return _ONE_DTYPE in inspect.getsource(check)
     except (OSError, TypeError):  # an installation without sources

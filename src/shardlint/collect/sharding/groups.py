@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from .guarded import UNKNOWN
 
+_Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")
 
 
@@ -23,15 +24,15 @@ def ranks_of(group: Any) -> tuple[int, ...] | None:
         return None
 
 
-def per_class(question: Callable[[type], _Answer]) -> Callable[[type], _Answer]:
-    """Ask `question` once for every class: a model has many modules and few classes."""
-    answers: dict[type, _Answer] = {}
+def asked_once(question: Callable[[_Key], _Answer]) -> Callable[[_Key], _Answer]:
+    """Ask `question` once for every class (or function): a model has many modules and few classes."""
+    answers: dict[_Key, _Answer] = {}
 
     @functools.wraps(question)
-    def ask(kind: type) -> _Answer:
-        if kind not in answers:
-            answers[kind] = question(kind)
-        return answers[kind]
+    def ask(key: _Key) -> _Answer:
+        if key not in answers:
+            answers[key] = question(key)
+        return answers[key]
 
     return ask
 

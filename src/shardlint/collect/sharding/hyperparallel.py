@@ -8,11 +8,12 @@ from attrs import frozen
 
 from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFacts
 from .book import Book, marks_of
+from .collector import UnitCollector
 from .dtensor import is_expert, local_shape
 from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
 
-class HyperParallel:
+class HyperParallel(UnitCollector):
     """Reads `module.hsdp_scheduler.hsdp_state.hsdp_params` and the prefetch cells of the scheduler."""
 
     name = "hyperparallel"

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ...facts.sharding import UNMANAGED, OwnershipFacts, ShardingFacts
+from ..optimizer_chain import held_ids
 from ..reading import gc_paused
 from ..walk import Walk, WalkedTensor
 from .book import Book, local_domain, marks_of
+from .collector import UnitCollector
 from .ddp import Ddp, plain_layout
 from .fsdp1 import Fsdp1
 from .fsdp2 import Fsdp2
-from .guarded import first, listed
+from .guarded import first
 from .hyperparallel import HyperParallel
-
-
-class UnitCollector(Protocol):
-    """Finds the units of one framework: a pack's collector with this method takes part like the built-in ones."""
-
-    name: str
-
-    def collect_units(self, book: Book) -> None:
-        """Write units and ownership records into the book; never change the model, never run a collective."""
-
 
 BUILT_IN: tuple[UnitCollector, ...] = (HyperParallel(), Fsdp2(), Fsdp1(), Ddp())
 
@@ -33,30 +25,64 @@ def sharding_facts(
     *,
     optimizer: Any = None,
     expert_axes: Sequence[str] = (),
-    collectors: Iterable[UnitCollector] = (),
+    collectors: Iterable[Any] = (),
+    failed: Callable[[Any, BaseException], None] | None = None,
 ) -> ShardingFacts:
     """
     Return who owns each parameter of the walked model.
 
     `optimizer` (one, or several) tells which parameters are optimised; `expert_axes` are names of mesh axes that
-    distribute experts beside the known ones; `collectors` are those of packs, asked after the built-in ones.
+    distribute experts beside the known ones; `collectors` are those of packs (each with a `collect_units` like
+    `UnitCollector`), asked after the built-in ones. One that raises is handed to `failed` and leaves no trace.
     """
+    book = ownership_book(walk, optimizer=optimizer, expert_axes=expert_axes, collectors=collectors, failed=failed)
+    return facts_of(book)
+
+
+def ownership_book(
+    walk: Walk,
+    *,
+    optimizer: Any = None,
+    expert_axes: Sequence[str] = (),
+    collectors: Iterable[Any] = (),
+    failed: Callable[[Any, BaseException], None] | None = None,
+) -> Book:
+    """Return the filled book, which knows beside the facts which tensors they are about (see `sharding_facts`)."""
     with gc_paused():
-        book = Book(walk, expert_axes=expert_axes, optimized=_optimized(optimizer))
-        for collector in (*BUILT_IN, *collectors):
-            collector.collect_units(book)
+        optimized = None if optimizer is None else held_ids(optimizer)
+        book = Book(walk, expert_axes=expert_axes, optimized=optimized)
+        for built_in in BUILT_IN:
+            built_in.collect_units(book)
+        for collector in collectors:
+            _ask(collector, book, failed)
         for item in walk.tensors:
             if item.kind == "parameter" and id(item.tensor) not in book.managed:
                 book.records.extend(_unmanaged(book, item))
-        return ShardingFacts(
-            moment=_moment(book),
-            meshes=tuple(book.meshes),
-            layouts=tuple(book.layouts),
-            reductions=tuple(book.reductions),
-            units=tuple(book.units),
-            parameters=tuple(book.records),
-            expert_axes=tuple(expert_axes),
-        )
+        return book
+
+
+def facts_of(book: Book) -> ShardingFacts:
+    """The sharding section of a filled book."""
+    return ShardingFacts(
+        moment=_moment(book),
+        meshes=tuple(book.meshes),
+        layouts=tuple(book.layouts),
+        reductions=tuple(book.reductions),
+        units=tuple(book.units),
+        parameters=tuple(book.records),
+        expert_axes=book.extra_axes,
+    )
+
+
+def _ask(collector: Any, book: Book, failed: Callable[[Any, BaseException], None] | None) -> None:
+    before = book.position()
+    try:
+        collector.collect_units(book)
+    except (Exception, SystemExit) as error:
+        book.forget_since(before)
+        if failed is None:
+            raise
+        failed(collector, error)
 
 
 def _unmanaged(book: Book, item: WalkedTensor) -> list[OwnershipFacts]:
@@ -75,16 +101,6 @@ def _unmanaged(book: Book, item: WalkedTensor) -> list[OwnershipFacts]:
         "marks": marks_of(tensor),
     }
     return [OwnershipFacts(fqn=name, **common) for name in dict.fromkeys(item.names)]
-
-
-def _optimized(optimizer: Any) -> set[int] | None:
-    if optimizer is None:
-        return None
-    several = listed(first(optimizer, "optimizers")) or (
-        list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    )
-    groups = [group for item in several for group in listed(first(item, "param_groups"))]
-    return {id(tensor) for group in groups for tensor in listed(group.get("params"))}
 
 
 def _moment(book: Book) -> str:

@@ -1,0 +1,58 @@
+"""Trainable tensors of the shape of a tied pair that nothing uses: what is left when a tie was made beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts
+from shardlint.facts import TensorFacts
+from shardlint.ties import wanted_pairs
+
+
+@frozen
+class Shadows:
+    """`found` are certainly dead; of `undecided` nobody knows whether the checkpoint has a source for them."""
+
+    found: tuple[TensorFacts, ...] = ()
+    undecided: tuple[TensorFacts, ...] = ()
+
+
+def dead_shadows(facts: Facts) -> Shadows:
+    """
+    Trainable matrices of the shape of a tied pair that have no alias and no source in the checkpoint.
+
+    Square ones are left out, and so is everything when no pair is tied: one end alone is what a pipeline stage holds.
+    """
+    candidates = tuple(_candidates(facts))
+    if not candidates:
+        return Shadows()
+    missing = _without_source(facts)
+    if missing is None:
+        return Shadows(undecided=candidates)
+    return Shadows(found=tuple(item for item in candidates if item.fqn in missing))
+
+
+def _candidates(facts: Facts) -> Iterator[TensorFacts]:
+    model = facts.model
+    if model is None:
+        return
+    names = model.tensor_by_name()
+    tied = {
+        names[target].shape
+        for target, source in wanted_pairs(model).items()
+        if target in names and source in names and names[target] is names[source] and len(names[target].shape) == 2
+    }
+    for tensor in model.parameters:
+        if tensor.requires_grad and len(tensor.aliases) == 1 and tensor.shape in tied and len(set(tensor.shape)) == 2:
+            yield tensor
+
+
+def _without_source(facts: Facts) -> set[str] | None:
+    """The live names without a source: by the load report, else by the plan; None when neither is there."""
+    if facts.load is not None and facts.load.reported:
+        return set(facts.load.missing)
+    if facts.plan is not None:
+        return {item.name for item in facts.plan.tensors if item.status.startswith("missing")}
+    return None

@@ -1,0 +1,65 @@
+"""D602 empty-shard-without-layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+
+from ._held import optimizer_of
+
+
+class EmptyShardWithoutLayout(Rule):
+    """
+    This rank holds nothing of a parameter that is not empty, in a tensor that does not say which part it is.
+
+    ## What it does
+    Reports parameters, main parameters and state tensors without elements that are no distributed tensors although the
+    whole parameter has elements. Flat parts of FSDP1 and emptied groups of partitioning optimizers are left out:
+    there the handle keeps the layout.
+
+    ## Why it is unsafe
+    An empty plain tensor has lost its global shape and placements. Gradient norms, state that is created from it and
+    checkpoints treat the parameter as nothing at all; ranks then disagree about what exists, and collectives hang.
+
+    ## What to do
+    Keep an empty shard as a distributed tensor with the layout of the others, or shard along a dim that gives each
+    rank a part.
+    """
+
+    code = "D602"
+    name = "empty-shard-without-layout"
+    phase = Phase.D6
+    severity = Severity.ERROR
+    needs = (Section.OPTIMIZER,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        optimizer, held = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
+        for index, parameter in enumerate(optimizer.parameters):
+            places = held.get(index, [])
+            apart = parameter.flat or any(optimizer.optimizer_of(item).partitioned for item in places)
+            if prod(parameter.global_shape) and not apart:
+                yield from self.look_at(optimizer, parameter, places, facts.environment.rank)
+
+    def look_at(
+        self, optimizer: OptimizerFacts, parameter: LiveParameter, places: list[HeldTensor], rank: int
+    ) -> Iterator[Finding]:
+        roles = {"parameter": parameter.spec}
+        if parameter.main is not None:
+            roles["main parameter"] = parameter.main
+        for item in places:
+            roles |= {f"state {name}": spec for name, spec in item.state.items()}
+        for role, number in roles.items():
+            spec = optimizer.specs[number]
+            if spec.empty_here and spec.layout is None:
+                yield self.finding(
+                    subject=parameter.fqn,
+                    message=f"expected its {role} to be a distributed tensor, because this rank holds none of the "
+                    f"{list(parameter.global_shape)} elements, found a plain tensor of shape {list(spec.shape)}",
+                    evidence={"role": role, "global_shape": parameter.global_shape, "found": spec.text()},
+                    owner=parameter.owner or None,
+                    ranks=(rank,),
+                    key=role,
+                )

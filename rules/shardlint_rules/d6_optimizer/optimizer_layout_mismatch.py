@@ -1,0 +1,89 @@
+"""D601 optimizer-layout-mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+
+from ._held import optimizer_of, partitioned, where
+
+_FACTORED = ("*_row", "*_col", "row_*", "col_*", "absmax*", "qmap*")
+
+
+@frozen(kw_only=True)
+class LayoutOptions:
+    """`other_shapes`: globs of state names that have a shape of their own by design, such as factored moments."""
+
+    other_shapes: tuple[str, ...] = _FACTORED
+
+
+class OptimizerLayoutMismatch(Rule):
+    """
+    A main parameter, a main gradient or an optimizer state is laid out otherwise than its parameter.
+
+    ## What it does
+    Compares global shape, mesh axis names, mesh shape and placements of every main parameter, main gradient and
+    state tensor with those of the parameter that it belongs to. State without dimensions (a step count) is left
+    out, and so is state that is factored by design (the option `other-shapes`).
+
+    ## Why it is unsafe
+    Update rules combine these tensors element by element. With another layout, either the step raises, or broadcasting
+    and redistribution make it compute with elements that belong to other positions; resuming from such a state
+    continues a different run.
+
+    ## What to do
+    Build the optimizer after the model has its final layout, and load optimizer state with the functions that know the
+    layout (`torch.distributed.checkpoint.state_dict`). State that was made for another layout has to be redistributed
+    or thrown away.
+    """
+
+    code = "D601"
+    name = "optimizer-layout-mismatch"
+    phase = Phase.D6
+    severity = Severity.ERROR
+    needs = (Section.OPTIMIZER,)
+    options_type = LayoutOptions
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        optimizer = optimizer_of(facts)
+        reasons = partitioned(optimizer)
+        for parameter in optimizer.parameters if not reasons else ():
+            for role, spec in (("main parameter", parameter.main), ("main gradient", parameter.main_gradient)):
+                if spec is not None and not parameter.flat:
+                    yield from self.compare(optimizer, parameter.fqn, role, parameter.spec, spec)
+        for held in optimizer.held:
+            yield from self.state_of(optimizer, held, optimizer.parameter_of(held))
+        if reasons:
+            raise NotEvaluated("; ".join(reasons))
+
+    def state_of(
+        self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter | None
+    ) -> Iterator[Finding]:
+        subject = parameter.fqn if parameter is not None else where(optimizer, held)
+        for name, spec in held.state.items():
+            if not any(fnmatchcase(name, glob) for glob in self.options.other_shapes):
+                yield from self.compare(optimizer, subject, f"state {name}", held.spec, spec)
+
+    def compare(self, optimizer: OptimizerFacts, subject: str, role: str, wanted: int, found: int) -> Iterator[Finding]:
+        left, right = optimizer.specs[wanted], optimizer.specs[found]
+        if left.same_layout(right):
+            return
+        differs = [
+            name
+            for name, same in (
+                ("shape", left.shape == right.shape),
+                ("layout", left.layout == right.layout),
+            )
+            if not same
+        ]
+        yield self.finding(
+            subject=subject,
+            message=f"expected its {role} to be laid out as the parameter is, {left.text()}, found {right.text()}",
+            evidence={"role": role, "parameter": left.text(), "found": right.text(), "differs": differs},
+            key=role,
+        )

@@ -1,0 +1,52 @@
+"""D605 parameter-twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import HeldTensor
+
+from ._held import optimizer_of, where
+
+
+class ParameterTwice(Rule):
+    """
+    One parameter stands at two places of the optimizers.
+
+    ## What it does
+    Reports every tensor that is listed twice: within a group, in two groups, in two optimizers, or once itself and once
+    as its main copy. Tied names are one tensor and count once.
+
+    ## Why it is unsafe
+    Each place updates it, with the same gradient: the step is twice as long, weight decay acts twice, and groups with
+    different settings fight. Two places in one group share one state, so that moments advance twice in a step.
+
+    ## What to do
+    Filter by identity when building groups: `named_parameters()` lists a tied parameter once, a list that is put
+    together by hand does not.
+    """
+
+    code = "D605"
+    name = "parameter-twice"
+    phase = Phase.D6
+    severity = Severity.ERROR
+    needs = (Section.OPTIMIZER,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        optimizer = optimizer_of(facts)
+        places: dict[tuple[str, int], list[HeldTensor]] = {}
+        for held in optimizer.held:
+            key = ("live", held.parameter) if held.parameter is not None else ("stale", held.identity)
+            places.setdefault(key, []).append(held)
+        for found in places.values():
+            if len(found) < 2:
+                continue
+            parameter = optimizer.parameter_of(found[0])
+            texts = [where(optimizer, held) for held in found]
+            yield self.finding(
+                subject=texts[0] if parameter is None else parameter.fqn,
+                kind=SubjectKind.MODEL if parameter is None else SubjectKind.TENSOR,
+                message=f"expected one place in the optimizers, found {len(texts)}: {'; '.join(texts)}",
+                evidence={"places": texts},
+            )

@@ -1,0 +1,92 @@
+"""D607 tie-split-over-groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts
+from shardlint.ties import wanted_pairs
+
+from ._held import optimizer_of, where
+
+_NAMES = ("name", "group_name")
+
+
+class TieSplitOverGroups(Rule):
+    """
+    Copies that have to stay equal are optimised with different settings.
+
+    ## What it does
+    Takes the copies of one parameter: both ends of a declared tie that are two tensors (a copy for each pipeline
+    stage, a tie that two units hold), and parameters that were one before sharding. Reports those whose groups differ
+    in a hyperparameter, or whose optimizers are of different classes.
+
+    ## Why it is unsafe
+    Even with equal gradients the copies drift apart, and the model computes with whichever copy a stage holds. A
+    checkpoint keeps one of them.
+
+    ## What to do
+    Put all copies into one group, or into groups with the same settings; choose groups by module or role rather than
+    by a name that only one copy has.
+    """
+
+    code = "D607"
+    name = "tie-split-over-groups"
+    phase = Phase.D6
+    severity = Severity.WARNING
+    needs = (Section.OPTIMIZER, Section.MODEL)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        optimizer = optimizer_of(facts)
+        held = optimizer.held_by_parameter()
+        index = {item.identity: number for number, item in enumerate(optimizer.parameters)}
+        for left, right in copies(facts):
+            first, second = held.get(index[left.identity]), held.get(index[right.identity])
+            if not first or not second:
+                continue
+            differs = _differences(optimizer, first[0], second[0])
+            if differs:
+                yield self.finding(
+                    subject=left.fqn,
+                    message=f"a copy of {right.fqn}, optimised with other settings: {'; '.join(differs)}",
+                    evidence={"copy": right.fqn, "places": [where(optimizer, item) for item in (first[0], second[0])]},
+                    owner=left.owner or None,
+                    key=right.fqn,
+                )
+
+
+def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
+    """Pairs of different live parameters that have to stay equal."""
+    assert facts.model is not None
+    optimizer = optimizer_of(facts)
+    names = {alias: item for item in optimizer.parameters for alias in item.aliases}
+    seen: set[tuple[int, int]] = set()
+    for target, source in (*wanted_pairs(facts.model).items(), *_same_origin(facts)):
+        left, right = names.get(target), names.get(source)
+        if left is not None and right is not None and left.identity != right.identity:
+            pair = (left.identity, right.identity)
+            if pair not in seen and pair[::-1] not in seen:
+                seen.add(pair)
+                yield left, right
+
+
+def _same_origin(facts: Facts) -> Iterator[tuple[str, str]]:
+    origins: dict[int, str] = {}
+    records: Iterable[OwnershipFacts] = facts.sharding.parameters if facts.sharding is not None else ()
+    for record in records:
+        if record.origin is not None and not record.replaced:
+            first = origins.setdefault(record.origin, record.fqn)
+            if first != record.fqn:
+                yield record.fqn, first
+
+
+def _differences(optimizer: OptimizerFacts, left: HeldTensor, right: HeldTensor) -> list[str]:
+    one, other = optimizer.group_of(left), optimizer.group_of(right)
+    kinds = optimizer.optimizer_of(left).qualified_type, optimizer.optimizer_of(right).qualified_type
+    found = [] if kinds[0] == kinds[1] else [f"optimizer {kinds[0]} and {kinds[1]}"]
+    for option in sorted({*one.options, *other.options}):
+        values = one.options.get(option), other.options.get(option)
+        if values[0] != values[1] and option not in _NAMES:
+            found.append(f"{option} {values[0]} and {values[1]}")
+    return found

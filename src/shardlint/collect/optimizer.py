@@ -1,0 +1,308 @@
+"""The `optimizer` section: what the optimizers hold, matched by identity with the parameters that the model has now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from ..facts import (
+    EMPTY,
+    FrozenDict,
+    HeldTensor,
+    LiveParameter,
+    OptimizerFacts,
+    OptimizerInstance,
+    OwnershipFacts,
+    ParameterGroup,
+    TensorLayout,
+    TensorSpec,
+)
+from ..names import natural_key
+from .optimizer_chain import MAIN_PAIRS, Leaf, groups_of, leaves, tensors_of
+from .plain import plain, printable
+from .reading import gc_paused, qualified, read
+from .sharding import Book
+from .sharding.dtensor import local_shape, mesh_of
+from .sharding.guarded import UNKNOWN, first, ints
+
+MAIN = ("main_param", "_main_param", "master_param", "fp32_param")
+MAIN_GRADIENT = ("main_grad", "_main_grad")
+_NOT_OPTIONS = ("params", "param_names")
+
+
+def optimizer_facts(book: Book, optimizer: Any) -> OptimizerFacts:
+    """
+    Return what `optimizer` (one, several, wrapped) holds of the model that the filled `book` is about.
+
+    Nothing is read but attributes, groups and state that are there: no step, no state that a step would create.
+    """
+    with gc_paused():
+        return _Collection(book, optimizer).facts()
+
+
+class SpecTable:
+    """The specs of tensors, each once. Meshes whose ids are used as keys are kept alive."""
+
+    def __init__(self) -> None:
+        self.specs: list[TensorSpec] = []
+        self._indices: dict[Any, int] = {}
+        self._layouts: dict[Any, TensorLayout] = {}
+        self._kept: list[Any] = []
+
+    def add(self, tensor: Any) -> int:
+        """The index of the tensor's spec."""
+        mesh = mesh_of(tensor) if first(tensor, "placements") is not UNKNOWN else None
+        placements = () if mesh is None else tuple(map(repr, tensor.placements))
+        local = ints(tensor.shape) if mesh is None else local_shape(tensor)
+        key = (tensor.shape, local, tensor.dtype, tensor.device, id(mesh), placements)
+        found = self._indices.get(key)
+        if found is None:
+            found = self._indices[key] = self._append(tensor, local or (), mesh, placements)
+        return found
+
+    def _append(self, tensor: Any, local: tuple[int, ...], mesh: Any, placements: tuple[str, ...]) -> int:
+        self._kept.append(mesh)
+        spec = TensorSpec(
+            shape=ints(tensor.shape) or (),
+            local_shape=local,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            layout=None if mesh is None else _layout(mesh, placements),
+        )
+        if spec not in self._indices:
+            self._indices[spec] = len(self.specs)
+            self.specs.append(spec)
+        return self._indices[spec]
+
+
+def _layout(mesh: Any, placements: tuple[str, ...]) -> TensorLayout:
+    names = read(mesh, "mesh_dim_names") or ()
+    shape = ints(first(first(mesh, "mesh"), "shape")) or ints(first(mesh, "shape", "mesh_shape")) or ()
+    return TensorLayout(mesh_axes=tuple(map(str, names)), mesh_shape=shape, placements=placements)
+
+
+class _Collection:
+    """The state of one collection: live parameters first, then every leaf of the optimizers."""
+
+    def __init__(self, book: Book, optimizer: Any) -> None:
+        self.book = book
+        self.optimizer = optimizer
+        self.specs = SpecTable()
+        self.parameters: list[LiveParameter] = []
+        self.by_identity: dict[int, int] = {}
+        self.mains: dict[int, int] = {}
+        self.optimizers: list[OptimizerInstance] = []
+        self.groups: list[ParameterGroup] = []
+        self.held: list[HeldTensor] = []
+        self.unread: list[str] = []
+        self.kept: list[Any] = []
+
+    def facts(self) -> OptimizerFacts:
+        self.add_live()
+        for leaf in leaves(self.optimizer):
+            self.add_leaf(leaf)
+        return OptimizerFacts(
+            optimizers=tuple(self.optimizers),
+            groups=tuple(self.groups),
+            specs=tuple(self.specs.specs),
+            parameters=tuple(self.parameters),
+            held=tuple(self.held),
+            unread=tuple(self.unread),
+        )
+
+    def add_live(self) -> None:
+        records: dict[int, list[OwnershipFacts]] = {}
+        for record in self.book.records:
+            if not record.replaced:
+                records.setdefault(record.identity, []).append(record)
+        for identity, found in self.in_walk_order(records):
+            tensor = self.book.objects.get(identity)
+            if _is_tensor(tensor):
+                self.add_parameter(identity, tensor, found)
+        for item in self.book.walk.tensors:  # the flat parameters of FSDP1, of which the records name the parts
+            if item.kind == "parameter" and self.book.identity(item.tensor) not in self.by_identity and _is_flat(item):
+                self.add_flat(item)
+
+    def in_walk_order(self, records: dict[int, list[OwnershipFacts]]) -> list[tuple[int, list[OwnershipFacts]]]:
+        """In the order of the modules, which is that of `parameters()`; the records come unit by unit."""
+        order = {name: place for place, item in enumerate(self.book.walk.tensors) for name in item.names}
+        last = len(order)
+        return sorted(records.items(), key=lambda item: min(order.get(record.fqn, last) for record in item[1]))
+
+    def add_parameter(self, identity: int, tensor: Any, records: list[OwnershipFacts]) -> None:
+        names = sorted(dict.fromkeys(record.fqn for record in records), key=natural_key)
+        layout = self.book.layouts[records[0].layout]
+        spec = self.specs.add(tensor)
+        main = next((found for name in MAIN if _is_tensor(found := first(tensor, name))), None)
+        if main is not None:
+            self.kept.append(main)
+            self.mains[id(main)] = len(self.parameters)
+        self.by_identity[identity] = len(self.parameters)
+        self.parameters.append(
+            LiveParameter(
+                identity=identity,
+                fqn=names[0],
+                aliases=tuple(names),
+                spec=spec,
+                global_shape=layout.global_shape,
+                requires_grad=records[0].requires_grad,
+                owner=records[0].owner,
+                flat=layout.flat is not None,
+                main=None if main is None else self.specs.add(main),
+                main_gradient=self.first_of((tensor, *MAIN_GRADIENT), (main, "grad")),
+            )
+        )
+
+    def first_of(self, *places: tuple[Any, ...]) -> int | None:
+        """The spec of the first tensor among the named attributes of `places`: (object, names)."""
+        for holder, *names in places:
+            for name in names:
+                found = first(holder, name)
+                if _is_tensor(found):
+                    return self.specs.add(found)
+        return None
+
+    def add_flat(self, item: Any) -> None:
+        tensor = item.tensor
+        spec = self.specs.add(tensor)
+        self.by_identity[self.book.identity(tensor)] = len(self.parameters)
+        self.parameters.append(
+            LiveParameter(
+                identity=self.book.identity(tensor),
+                fqn=item.fqn,
+                aliases=tuple(sorted(set(item.names), key=natural_key)),
+                spec=spec,
+                global_shape=self.specs.specs[spec].shape,
+                requires_grad=bool(tensor.requires_grad),
+                flat=True,
+            )
+        )
+
+    def add_leaf(self, leaf: Leaf) -> None:
+        groups = groups_of(leaf.optimizer)
+        if groups is None:
+            self.unread.append(f"{leaf.name} ({qualified(type(leaf.optimizer))}) has no parameter groups")
+            return
+        index = len(self.optimizers)
+        self.optimizers.append(
+            OptimizerInstance(
+                name=leaf.name,
+                qualified_type=qualified(type(leaf.optimizer)),
+                wrappers=tuple(qualified(type(item)) for item in leaf.wrappers),
+                partitioned=leaf.partitioned,
+            )
+        )
+        for wrapper in (*leaf.wrappers, leaf.optimizer):
+            self.add_main_pairs(wrapper)
+        states = [state for holder in (leaf.optimizer, read(leaf.optimizer, "optim")) for state in _states(holder)]
+        for position, group in enumerate(groups):
+            self.add_group(index, position, group, states)
+
+    def add_main_pairs(self, wrapper: Any) -> None:
+        for models, mains in MAIN_PAIRS:
+            for model, main in zip(_flattened(read(wrapper, models)), _flattened(read(wrapper, mains)), strict=False):
+                index = self.index_of(model)
+                if index is not None:
+                    self.kept.append(main)
+                    self.mains.setdefault(id(main), index)
+                    if self.parameters[index].main is None:
+                        changed = evolve(self.parameters[index], main=self.specs.add(main))
+                        self.parameters[index] = changed
+
+    def index_of(self, tensor: Any) -> int | None:
+        return self.by_identity.get(self.book.identity(tensor))
+
+    def add_group(self, optimizer: int, position: int, group: Mapping[str, Any], states: list[Any]) -> None:
+        tensors = tensors_of(group)
+        names = group.get("param_names")
+        names = names if isinstance(names, (list, tuple)) and len(names) == len(tensors) else [""] * len(tensors)
+        name = next((group[key] for key in ("name", "group_name") if isinstance(group.get(key), str)), "")
+        number = len(self.groups)
+        self.groups.append(
+            ParameterGroup(
+                optimizer=optimizer,
+                position=position,
+                name=printable(name) or f"group {position}",
+                size=len(tensors),
+                options=_options(group),
+            )
+        )
+        for place, (tensor, called) in enumerate(zip(tensors, names, strict=True)):
+            if not _is_tensor(tensor):
+                self.unread.append(f"{self.optimizers[optimizer].name} holds a {type(tensor).__name__}, no tensor")
+                continue
+            self.held.append(self.held_tensor(tensor, number, place, str(called), states))
+
+    def held_tensor(self, tensor: Any, group: int, position: int, name: str, states: list[Any]) -> HeldTensor:
+        main = self.mains.get(id(tensor))
+        index = self.index_of(tensor)
+        whole = self.book.stand_ins.get(id(tensor))
+        state = next((found for item in states if (found := _entry(item, tensor))), {})
+        shapes = {str(key): self.specs.add(value) for key, value in state.items() if _has_dimensions(value)}
+        return HeldTensor(
+            identity=self.book.identity(tensor),
+            group=group,
+            position=position,
+            spec=self.specs.add(tensor),
+            parameter=index if index is not None else main,
+            main=index is None and main is not None,
+            full_copy_of=None if whole is None or index is not None else self.by_identity.get(whole),
+            name=printable(name),
+            requires_grad=bool(tensor.requires_grad),
+            has_state=bool(state),
+            state=FrozenDict(shapes) if shapes else EMPTY,
+        )
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether the value has a shape, a dtype and a device, as tensors and their stand-ins have."""
+    return all(first(value, name) not in (UNKNOWN, None) for name in ("shape", "dtype", "device"))
+
+
+def _has_dimensions(value: Any) -> bool:
+    return _is_tensor(value) and bool(ints(value.shape))
+
+
+def _is_flat(item: Any) -> bool:
+    return any(base.__name__ == "FlatParameter" for base in type(item.tensor).__mro__) or bool(
+        read(item.tensor, "_is_flat_param", False)
+    )
+
+
+def _states(holder: Any) -> Iterator[Mapping[Any, Any]]:
+    state = read(holder, "state")
+    if isinstance(state, Mapping):
+        yield state
+
+
+def _entry(state: Mapping[Any, Any], tensor: Any) -> Mapping[Any, Any]:
+    """The state of the tensor. By `get`: indexing a `defaultdict` would create what is not there."""
+    try:
+        found = state.get(tensor)
+    except Exception:  # states keyed by something else
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _flattened(groups: Any) -> list[Any]:
+    if not isinstance(groups, (list, tuple)):
+        return []
+    return [item for group in groups for item in (group if isinstance(group, (list, tuple)) else [group])]
+
+
+def _options(group: Mapping[str, Any]) -> FrozenDict:
+    found = {}
+    for key, value in group.items():
+        if key not in _NOT_OPTIONS:
+            found[str(key)] = _number(value) if _is_tensor(value) else plain(value)
+    return FrozenDict(found)
+
+
+def _number(value: Any) -> float | str:
+    """A hyperparameter held as a tensor of one element; a text when it is no such number."""
+    try:
+        return float(value) if not value.is_meta and value.numel() == 1 else f"<{type(value).__name__}>"
+    except Exception:  # tensor classes run their own code
+        return f"<{type(value).__name__}>"

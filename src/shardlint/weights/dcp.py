@@ -1,0 +1,239 @@
+"""
+Folders of torch.distributed.checkpoint: every tensor with the pieces of files that hold it, nothing executed.
+
+A piece is what `torch.save` wrote: a zip archive with the tensor's bytes, uncompressed, in `data/0`. So the bytes can
+be read where they lie, in parts.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from .blocks import Block
+from .opcodes import Made, OpcodeError, Reference, Symbol, read
+from .radix import normalise
+from .sources import ReadError, Source
+from .symbolic import SymbolicTensor
+
+METADATA = ".metadata"
+MAX_METADATA = 1 << 30
+_STORAGES = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+
+@frozen(kw_only=True)
+class Folder:
+    """The tensors of a folder by name, the pieces that they read by key, and what is no tensor."""
+
+    regions: Mapping[str, SymbolicTensor]
+    sources: Mapping[str, Source]
+    others: tuple[str, ...] = ()
+    refused: Mapping[str, str]
+
+
+def is_folder(path: Path) -> bool:
+    """Whether the path is such a folder."""
+    return (path / METADATA).is_file()
+
+
+def read_folder(path: Path) -> Folder:
+    """Describe the tensors of a folder. Raises `ReadError` for metadata that cannot be followed."""
+    metadata = path / METADATA
+    try:
+        if metadata.stat().st_size > MAX_METADATA:
+            raise ReadError(f"{metadata}: more than {MAX_METADATA} bytes")
+        root = read(metadata.read_bytes())
+        tensors, storage = root.state["state_dict_metadata"], root.state["storage_data"]
+        places = {_place(key): _state(value) for key, value in storage.items()}
+    except OpcodeError as error:
+        raise ReadError(f"{metadata}: {error}") from error
+    except OSError as error:
+        raise ReadError(f"{metadata}: cannot be read: {error.strerror or error}") from error
+    except (AttributeError, KeyError, TypeError, IndexError) as error:
+        raise ReadError(f"{metadata}: expected the metadata of a checkpoint, got {type(error).__name__}") from error
+    return _Reader(path, places).run(tensors)
+
+
+def _state(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Made) or not isinstance(value.state, dict):
+        raise TypeError("a record without fields")
+    return value.state
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    """A `torch.Size` or a sequence as integers."""
+    if isinstance(value, Made):
+        value = value.arguments[0]
+    found = tuple(int(item) for item in value)
+    if any(item < 0 for item in found):
+        raise TypeError("a negative size")
+    return found
+
+
+def _place(key: Any) -> tuple[str, tuple[int, ...] | None]:
+    state = _state(key)
+    offset = state.get("offset")
+    return str(state["fqn"]), None if offset is None else _ints(offset)
+
+
+class _Reader:
+    def __init__(self, path: Path, places: Mapping[tuple[str, tuple[int, ...] | None], dict[str, Any]]) -> None:
+        self.path = path
+        self.places = places
+        self.sources: dict[str, Source] = {}
+
+    def run(self, tensors: Mapping[Any, Any]) -> Folder:
+        regions: dict[str, SymbolicTensor] = {}
+        refused: dict[str, str] = {}
+        others: list[str] = []
+        for name, value in tensors.items():
+            if not (isinstance(value, Made) and value.is_a("TensorStorageMetadata")):
+                others.append(str(name))
+                continue
+            try:
+                regions[str(name)] = self.region(str(name), _state(value))
+            except ReadError as error:
+                refused[str(name)] = str(error)
+            except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
+                refused[str(name)] = f"its description cannot be followed: {type(error).__name__}: {error}"
+        return Folder(regions=regions, sources=self.sources, others=tuple(others), refused=refused)
+
+    def region(self, name: str, state: dict[str, Any]) -> SymbolicTensor:
+        shape = _ints(state["size"])
+        dtype = _dtype(state["properties"])
+        blocks = []
+        chunks = state["chunks"]
+        for number, chunk in enumerate(chunks):
+            fields = _state(chunk)
+            offsets, sizes = _ints(fields["offsets"]), _ints(fields["sizes"])
+            if math.prod(sizes):
+                key = name if len(chunks) == 1 else f"{name}@{number}"
+                blocks.append(self.block(key, name, offsets, sizes, dtype))
+        return SymbolicTensor(blocks, shape, dtype)
+
+    def block(self, key: str, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: torch.dtype) -> Block:
+        place = self.places[name, offsets]
+        if place.get("transform_descriptors"):
+            raise ReadError(f"{name}: stored through {place['transform_descriptors']}, which is not read")
+        piece = _piece(self.path, str(place["relative_path"]), int(place["offset"]), int(place["length"]))
+        if piece.sizes != sizes or piece.dtype != dtype:
+            raise ReadError(f"{name}: the metadata says {sizes} {dtype}, the file has {piece.sizes} {piece.dtype}")
+        self.sources[key] = Source(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
+        axes = tuple(normalise([digit]) for digit in zip(sizes, piece.strides, strict=True))
+        return Block(offsets, axes, key, piece.offset)
+
+
+def _dtype(properties: Any) -> torch.dtype:
+    state = properties.state
+    symbol = state[0] if isinstance(state, tuple) else state["dtype"]
+    found = getattr(torch, symbol.name, None) if isinstance(symbol, Symbol) and symbol.module == "torch" else None
+    if not isinstance(found, torch.dtype):
+        raise TypeError("a dtype that the installed torch does not have")
+    return found
+
+
+@frozen(kw_only=True)
+class _Piece:
+    path: Path
+    begin: int
+    elements: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
+    """Where the bytes of one saved tensor lie. Raises `ReadError` when the archive is no plain one."""
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ReadError(f"{relative}: a path that leaves the folder")
+    try:
+        with path.open("rb") as stream, zipfile.ZipFile(_Slice(stream, offset, length)) as archive:
+            names = {name.partition("/")[2]: name for name in archive.namelist()}
+            order = archive.read(names["byteorder"]) if "byteorder" in names else b"little"
+            described = read(archive.read(names["data.pkl"]))
+            item = archive.getinfo(names["data/0"])
+            stream.seek(offset + item.header_offset)
+            header = stream.read(30)
+    except (OSError, zipfile.BadZipFile, KeyError, OpcodeError) as error:
+        raise ReadError(f"{path}: at byte {offset}: no saved tensor: {type(error).__name__}: {error}") from error
+    if item.compress_type != zipfile.ZIP_STORED or order != b"little" or len(header) < 30:
+        raise ReadError(f"{path}: at byte {offset}: expected uncompressed, little-endian values")
+    name_length, extra_length = struct.unpack("<HH", header[26:30])
+    begin = offset + item.header_offset + 30 + name_length + extra_length
+    return _described(path, described, begin, item.file_size)
+
+
+def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
+    """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`."""
+    if not (isinstance(described, Made) and described.is_a("_rebuild_tensor_v2")):
+        raise ReadError(f"{path}: the saved object is no plain tensor")
+    storage, offset, sizes, strides = described.arguments[:4]
+    if not isinstance(storage, Reference):
+        raise ReadError(f"{path}: the saved tensor has no storage")
+    kind = storage.identity[1].name
+    dtype = _STORAGES.get(kind)
+    if dtype is None:
+        raise ReadError(f"{path}: storage of the kind {kind} is not read")
+    elements = nbytes // dtype.itemsize
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if math.prod(sizes) and not 0 <= offset <= last < elements:
+        raise ReadError(f"{path}: a tensor of {sizes} that reaches beyond its storage of {elements} elements")
+    return _Piece(
+        path=path,
+        begin=begin,
+        elements=elements,
+        dtype=dtype,
+        sizes=_ints(sizes),
+        strides=_ints(strides),
+        offset=offset,
+    )
+
+
+class _Slice(io.RawIOBase):
+    """A part of a file as a file."""
+
+    def __init__(self, stream: Any, offset: int, length: int) -> None:
+        self._stream, self._offset, self._length, self._at = stream, offset, length, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._length - self._at)
+        count = left if size < 0 else min(size, left)
+        self._stream.seek(self._offset + self._at)
+        data: bytes = self._stream.read(count)
+        self._at += len(data)
+        return data

@@ -1,0 +1,185 @@
+"""Checkpoint against checkpoint: any format, any sharding, across the conversions of the model type."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import shutil
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults
+from shardlint.weights.checkpoints import slabs
+from shardlint.weights.dcp import read_folder
+from shardlint.weights.opcodes import OpcodeError, read
+from shardlint.weights.reader import Reader
+from shardlint.weights.sources import Files, ReadError
+from weights.models import loaded, mixtral_config, saved
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    from transformers import MixtralForCausalLM
+
+    return saved(tmp_path_factory.mktemp("original"), mixtral_config(), MixtralForCausalLM)
+
+
+@pytest.fixture
+def model(original):
+    from transformers import MixtralForCausalLM
+
+    return loaded(original, MixtralForCausalLM)
+
+
+def wrong(result):
+    return {row.name: row for row in result.of_kind(Kind.LIVE) if row.load_mismatches}
+
+
+def test_another_sharding_is_the_same_checkpoint(original, tmp_path):
+    tensors = load_file(original / "model.safetensors")
+    names = sorted(tensors)
+    parts = {f"model-0000{k + 1}-of-00003.safetensors": names[k::3] for k in range(3)}
+    for file, keys in parts.items():
+        save_file({key: tensors[key] for key in keys}, tmp_path / file)
+    index = {"metadata": {}, "weight_map": {key: file for file, keys in parts.items() for key in keys}}
+    import json
+
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    result = compare_checkpoints(tmp_path, original, reports=tmp_path / "out")
+    assert result.verdict is Verdict.PASS
+    assert result.count(Status.EXACT) == result.count(Status.EXACT, Kind.CHECKPOINT) == len(tensors)
+    assert (tmp_path / "out" / "summary.json").is_file()
+    assert compare_checkpoints(original, original / "model.safetensors").verdict is Verdict.PASS
+
+
+def test_a_training_export_under_live_names(original, model, tmp_path):
+    """`state_dict()` as DCP saves it: fused experts, other names; the original has one tensor for each expert."""
+    dcp.save({"model": model.state_dict(), "step": 3}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    result = compare_checkpoints(tmp_path / "dcp", original)
+    assert result.verdict is Verdict.PASS, result
+    assert result.count(Status.EXACT) == 21
+    assert {row.name for row in result.of_kind(Kind.LIVE)} == set(model.state_dict())
+    assert compare_checkpoints(original, tmp_path / "dcp").verdict is Verdict.PASS
+    model.model.layers[1].mlp.experts.gate_up_proj.data[3, 40, 2] += 1
+    dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "later", no_dist=True)
+    result = compare_checkpoints(tmp_path / "later", original)
+    (row,) = wrong(result).values()
+    assert row.first is not None
+    assert row.first.live_index == (3, 40, 2)
+    assert row.first.checkpoint_key == "model.layers.1.block_sparse_moe.experts.3.w3.weight"
+    assert row.first.checkpoint_index == (8, 2)
+    assert [fault.what for fault in faults(result)] == ["mismatch"]
+
+
+def test_two_folders_of_torch(model, tmp_path):
+    for name in ("one", "two"):
+        dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / name, no_dist=True)
+        model.model.norm.weight.data[1] += 1
+    assert set(wrong(compare_checkpoints(tmp_path / "one", tmp_path / "two"))) == {"model.model.norm.weight"}
+    assert compare_checkpoints(tmp_path / "one", tmp_path / "one").verdict is Verdict.PASS
+
+
+def test_what_only_one_side_has_is_no_pass(original, tmp_path):
+    tensors = load_file(original / "model.safetensors")
+    shutil.copy(original / "config.json", tmp_path / "config.json")
+    tensors["model.extra"] = tensors.pop("model.norm.weight")
+    save_file(tensors, tmp_path / "model.safetensors")
+    result = compare_checkpoints(tmp_path, original)
+    assert result.verdict is Verdict.FAIL
+    assert {(fault.what, fault.subject) for fault in faults(result)} == {
+        ("uncompared", "model.extra"),
+        ("unread", "model.norm.weight"),
+    }
+
+
+def test_casts_and_samples(original, tmp_path):
+    tensors = {key: value.bfloat16() for key, value in load_file(original / "model.safetensors").items()}
+    shutil.copy(original / "config.json", tmp_path / "config.json")
+    save_file(tensors, tmp_path / "model.safetensors")
+    result = compare_checkpoints(tmp_path, original)
+    assert result.verdict is Verdict.PASS
+    assert result.count(Status.DTYPE_CAST) == len(tensors)
+    assert compare_checkpoints(tmp_path, original, sample=0.5).verdict is Verdict.INCOMPLETE
+
+
+def test_checkpoints_that_cannot_be_related_are_not_compared(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        save_file({name: torch.zeros(3)}, tmp_path / name / "model.safetensors")
+    result = compare_checkpoints(tmp_path / "a", tmp_path / "b")
+    assert result.verdict is Verdict.INCOMPLETE
+    assert "use different names" in result.incomplete
+    assert "no such file" in compare_checkpoints(tmp_path / "c", tmp_path / "b").errors[0][1]
+
+
+@given(st.lists(st.integers(0, 9), max_size=4), st.integers(1, 64))
+def test_slabs_tile_a_tensor(shape, limit):
+    seen = torch.zeros(shape, dtype=torch.int64)
+    for slab in slabs("w", shape, 1, limit):
+        seen[tuple(slice(low, low + size) for low, size in zip(slab.offsets, slab.sizes, strict=True))] += 1
+    assert bool((seen == 1).all())
+
+
+def test_any_strides_and_dtypes_of_saved_tensors(tmp_path):
+    values = {
+        "plain": torch.randn(5, 7),
+        "transposed": torch.randn(6, 3).t(),
+        "part": torch.randn(10, 4)[2:5, ::2],
+        "half": torch.randn(4).bfloat16(),
+        "scalar": torch.tensor(3),
+        "flags": torch.tensor([True, False]),
+        "empty": torch.zeros(0, 4),
+    }
+    dcp.save(values, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    folder = read_folder(tmp_path / "dcp")
+    assert folder.refused == {}
+    with Files() as files:
+        for name, value in values.items():
+            region = folder.regions[name]
+            found = Reader(folder.sources, files).box(region, (0,) * value.dim(), tuple(value.shape))
+            assert found.dtype == value.dtype
+            assert torch.equal(found, value), name
+
+
+class Boom:
+    def __reduce__(self):
+        return (print, ("it was executed",))
+
+
+def test_nothing_is_executed(tmp_path, capsys):
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Boom()))
+    with pytest.raises(ReadError, match="expected the metadata of a checkpoint"):
+        read_folder(tmp_path)
+    made = read(pickle.dumps(Boom(), protocol=4))
+    assert made.symbol.name == "print"
+    assert capsys.readouterr().out == ""
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200)
+def test_damaged_data_is_refused_and_never_worse(data):
+    with contextlib.suppress(OpcodeError):
+        read(data)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_damaged_metadata_is_a_read_error_and_never_worse(tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    if not folder.exists():
+        dcp.save({"w": torch.randn(3), "v": torch.randn(2, 2)}, checkpoint_id=folder, no_dist=True)
+        (folder / "good").write_bytes((folder / ".metadata").read_bytes())
+    good = (folder / "good").read_bytes()
+    damaged = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    (folder / ".metadata").write_bytes(bytes(damaged[: data.draw(st.integers(1, len(good)))]))
+    with contextlib.suppress(ReadError):
+        read_folder(folder)
