@@ -93,11 +93,8 @@ __all__ = [
     "FileFacts",
     "FileProblem",
     "FrozenDict",
-<<<<<<< HEAD
     "GradientFacts",
-=======
     "HeldTensor",
->>>>>>> main
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",
@@ -113,11 +110,8 @@ __all__ = [
     "OptimizerFacts",
     "OptimizerInstance",
     "OwnershipFacts",
-<<<<<<< HEAD
-    "PendingGather",
-=======
     "ParameterGroup",
->>>>>>> main
+    "PendingGather",
     "PlanFacts",
     "ProbeFacts",
     "RankDifference",
@@ -131,13 +125,10 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
-<<<<<<< HEAD
     "StateEvent",
     "StepFacts",
-=======
     "StoredOptimizerFacts",
     "StoredParameterState",
->>>>>>> main
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
