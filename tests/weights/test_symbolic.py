@@ -74,8 +74,8 @@ def evaluated(tensor: SymbolicTensor, sources: dict[str, torch.Tensor]) -> torch
     out = torch.full(tuple(tensor.shape), -1, dtype=torch.int64)
     for block in tensor.blocks:
         index = np.array([block.offset])
-        for radix in block.axes:
-            index = (index[:, None] + np.array(positions(radix))).reshape(-1)
+        for axis in block.axes:
+            index = (index[:, None] + np.array(positions(axis))).reshape(-1)
         if block.source is None:
             values = torch.full(block.size, block.fill, dtype=torch.int64)
         else:
