@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
     from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+    from .tracing import trace
 
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
@@ -35,9 +36,10 @@ _NAMES_OF = {
         "Severity",
         "SubjectKind",
     ),
+    "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("contract", "coverage", "facts", "names", "testing")
+_SUBMODULES = ("contract", "coverage", "facts", "names", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",
@@ -64,6 +66,7 @@ __all__ = [
     "lint",
     "lint_facts",
     "snapshot",
+    "trace",
 ]
 
 

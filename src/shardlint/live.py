@@ -20,7 +20,7 @@ class Target:
 
     `load_info` is what `from_pretrained(..., output_loading_info=True)` returned beside the model, or any mapping
     with the keys missing_keys, unexpected_keys and (optionally) loaded_keys, mismatched_keys, error_msgs.
-    `checkpoint` is a folder or file. `contract` wins over any provider.
+    `checkpoint` is a folder or file. `contract` wins over any provider. `trace` is what `shardlint.trace` gave.
     """
 
     model: Any = None
@@ -29,6 +29,7 @@ class Target:
     contract: Contract | None = None
     load_info: Mapping[str, Any] | None = None
     data: DataPipeline | None = None
+    trace: Any = None
     name: str = ""
 
 

@@ -14,6 +14,7 @@ from .model import ModelFacts
 from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
+from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
 
 FACTS_VERSION = 1
@@ -30,6 +31,7 @@ class Section(enum.Enum):
     CONTRACT = "contract"
     DATA = "data"
     SHARDING = "sharding"
+    RUNTIME = "runtime"
     RANKS = "ranks"
     OPTIMIZER = "optimizer"
 
@@ -93,6 +95,7 @@ class Facts:
     contract: ContractFacts | None = None
     data: DataFacts | None = None
     sharding: ShardingFacts | None = None
+    runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
     absent: FrozenDict = EMPTY
