@@ -25,6 +25,7 @@ from ..facts import (
 from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
 from .plans import with_plan
 from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
+from .traces import traced
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -379,4 +380,5 @@ BASES: dict[str, Callable[[], Facts]] = {
     "fp8": fp8,
     "adapter": adapter,
     "optimized": optimized,
+    "traced": traced,
 }
