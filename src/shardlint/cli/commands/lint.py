@@ -154,7 +154,7 @@ def command(
     )
     weights = WeightChoices(reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report)
     job = lint_in_job(
-        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings),
+        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings, values=session.wants_values),
         lambda facts, live: _judged(session, facts, live, weights),
         chosen.rank_timeout,
     )
