@@ -12,14 +12,17 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .api import lint, lint_facts, snapshot
+    from .collect.watch import WriteReport, WriteWatch, watch_writes
     from .facts import Facts, FrozenDict, Section
     from .live import LiveTarget, Target
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
     from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+    from .tracing import trace
 
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
+    "collect.watch": ("WriteReport", "WriteWatch", "watch_writes"),
     "facts": ("Facts", "FrozenDict", "Section"),
     "live": ("LiveTarget", "Target"),
     "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
@@ -35,9 +38,10 @@ _NAMES_OF = {
         "Severity",
         "SubjectKind",
     ),
+    "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("contract", "coverage", "facts", "names", "testing")
+_SUBMODULES = ("contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",
@@ -59,11 +63,15 @@ __all__ = [
     "SubjectKind",
     "Target",
     "Verdict",
+    "WriteReport",
+    "WriteWatch",
     "__version__",
     "hookimpl",
     "lint",
     "lint_facts",
     "snapshot",
+    "trace",
+    "watch_writes",
 ]
 
 

@@ -136,6 +136,18 @@ def test_a_partial_placement_is_refused(job):
 
 
 @pytest.mark.distributed
+def test_a_sharded_export_is_compared_with_the_original(job):
+    _, found = job
+    for outcome in found["a_sharded_export"]:
+        assert (outcome["right"]["verdict"], outcome["right"]["errors"]) == ("PASS", [])
+        assert outcome["right"]["checked"] == found["fsdp2"][0]["checked"]
+        assert outcome["wrong"]["verdict"] == "FAIL"
+        ((name, (count, _, index)),) = outcome["wrong"]["wrong"].items()
+        assert (name, count, index) == ("model.layers.1.mlp.experts.gate_up_proj", 1, [2, 3])
+        assert outcome == found["a_sharded_export"][0]
+
+
+@pytest.mark.distributed
 def test_a_rank_that_never_calls_is_named_within_the_limit(job):
     _, found = job
     for rank, outcome in enumerate(found["a_rank_that_never_calls"]):

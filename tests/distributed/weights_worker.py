@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -35,8 +36,8 @@ def scenario(function):
 
 
 class Job:
-    def __init__(self, checkpoint: str, rank: int, world: int) -> None:
-        self.checkpoint, self.rank, self.world = checkpoint, rank, world
+    def __init__(self, folder: Path, checkpoint: str, rank: int, world: int) -> None:
+        self.folder, self.checkpoint, self.rank, self.world = folder, checkpoint, rank, world
         self.meshes = {}
 
     def mesh(self, **axes):
@@ -204,6 +205,23 @@ def replicated_on_a_mesh(job):
 
 
 @scenario
+def a_sharded_export(job):
+    """What FSDP2 saves through torch.distributed.checkpoint, against the original; the work is divided."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    model = fsdp(job, job.model(), job.mesh(dp=job.world))
+    right, wrong = (f"{job.folder}/{name}" for name in ("export", "damaged"))
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=right)
+    if job.rank == job.world - 1:
+        bits_of(local(model.model.layers[1].mlp.experts.gate_up_proj))[0, 2, 3] ^= 1
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=wrong)
+    return {
+        "right": seen(weights.compare_checkpoints(right, job.checkpoint)),
+        "wrong": seen(weights.compare_checkpoints(wrong, job.checkpoint)),
+    }
+
+
+@scenario
 def a_rank_that_never_calls(job):
     """Must be the last: the absent rank does not take part in what comes after."""
     if job.rank == 1:
@@ -222,7 +240,7 @@ def main() -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=60),
     )
-    job = Job(checkpoint, rank, world)
+    job = Job(folder, checkpoint, rank, world)
     for name, function in SCENARIOS.items():
         try:
             outcome = function(job)

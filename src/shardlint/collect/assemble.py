@@ -11,7 +11,7 @@ from attrs import evolve
 
 from ..contract import Contract
 from ..diagnostics import last_frame
-from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, Section
+from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, RuntimeFacts, Section
 from ..live import Target
 from .contracts import Found, contract_facts, data_facts, find_contract
 from .load import load_facts
@@ -32,13 +32,21 @@ class Assembly:
     """One collection: the target, what was found on the way, and the facts as they grow."""
 
     def __init__(
-        self, *, target: Target, registry: Any, settings: Any, runtime: bool, contract: Contract | str | None
+        self,
+        *,
+        target: Target,
+        registry: Any,
+        settings: Any,
+        runtime: bool,
+        contract: Contract | str | None,
+        values: bool = True,
     ) -> None:
         self.target = target
         self.registry = registry
         self.settings = settings
         self.runtime = runtime
         self.contract = contract
+        self.values = values
         self.walk: Walk | None = None
         self.book: Book | None = None
         self.absent: dict[str, str] = {}
@@ -57,7 +65,9 @@ class Assembly:
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
+        facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
         facts = self._section(facts, Section.DATA, self._data)
+        facts = self._section(facts, Section.RUNTIME, self._traced)
         self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
@@ -77,7 +87,7 @@ class Assembly:
             section = model_facts(walked, placeholders=found.placeholders, config=config)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
-        contract = contract_facts(found, self.walk, runtime=self.runtime)
+        contract = contract_facts(found, self.walk, runtime=self.runtime or self.target.trace is not None)
         if contract is None:
             self.absent[Section.CONTRACT.value] = found.reason
         return evolve(facts, contract=contract)
@@ -135,8 +145,12 @@ class Assembly:
             self.absent[Section.OPTIMIZER.value] = "the collector of the section sharding failed"
             return None
         from .optimizer import optimizer_facts
+        from .stored_optimizer import stored_optimizers
 
-        return optimizer_facts(self.book, self.target.optimizer)
+        facts = optimizer_facts(self.book, self.target.optimizer)
+        if self.target.checkpoint is None:
+            return facts
+        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
 
     def _load(self) -> LoadFacts | None:
         try:
@@ -179,11 +193,37 @@ class Assembly:
             self.absent[Section.PLAN.value] = str(error)
             return None
 
+    def _values(self, facts: Facts) -> Any:
+        if self.book is None:
+            reason = "no model was given" if self.walk is None else "the collector of the section sharding failed"
+            self.absent[Section.VALUES.value] = reason
+            return None
+        if not self.values:
+            self.absent[Section.VALUES.value] = "nobody asked for a look at values"
+            return None
+        from .values import values_facts
+
+        checkpoint = self.target.checkpoint
+        found = values_facts(self.book, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        if found is None:
+            self.absent[Section.VALUES.value] = "every tensor is on the meta device"
+        return found
+
     def _data(self) -> Any:
         if self.target.data is None:
             self.absent[Section.DATA.value] = "no data pipeline was given"
             return None
         return data_facts(self.target.data)
+
+    def _traced(self) -> RuntimeFacts | None:
+        trace = self.target.trace
+        if trace is None:
+            self.absent[Section.RUNTIME.value] = "no step was traced (shardlint.trace)"
+            return None
+        found = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
+        if isinstance(found, RuntimeFacts):
+            return found
+        raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
 
     def _packs(self, facts: Facts) -> Facts:
         for item in getattr(self.registry, "collectors", ()):

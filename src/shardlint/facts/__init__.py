@@ -38,6 +38,17 @@ from .optimizer import (
 )
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
+from .runtime import (
+    SHARDING_KINDS,
+    DirectUse,
+    GradientFacts,
+    PendingGather,
+    RuntimeFacts,
+    StateEvent,
+    StepFacts,
+    TracedUnit,
+    UnitEvent,
+)
 from .sharding import (
     DENSE,
     EXPERT,
@@ -53,6 +64,7 @@ from .sharding import (
     UnitFacts,
 )
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
     "DENSE",
@@ -61,6 +73,7 @@ __all__ = [
     "FACTS_VERSION",
     "LOCAL",
     "ROOT",
+    "SHARDING_KINDS",
     "UNMANAGED",
     "UNTRACKED",
     "WRAPPER_KINDS",
@@ -74,12 +87,15 @@ __all__ = [
     "DataFacts",
     "DataSemanticsFacts",
     "DataStageFacts",
+    "DerivedBuffer",
+    "DirectUse",
     "EntryFacts",
     "Environment",
     "Facts",
     "FileFacts",
     "FileProblem",
     "FrozenDict",
+    "GradientFacts",
     "HeldTensor",
     "IndexFacts",
     "InvariantOutcome",
@@ -97,7 +113,9 @@ __all__ = [
     "OptimizerInstance",
     "OwnershipFacts",
     "ParameterGroup",
+    "PendingGather",
     "PlanFacts",
+    "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
     "RanksFacts",
@@ -106,17 +124,25 @@ __all__ = [
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",
+    "RuntimeFacts",
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "SkippedTensor",
+    "StateEvent",
+    "StepFacts",
     "StoredOptimizerFacts",
     "StoredParameterState",
     "TensorFacts",
     "TensorLayout",
     "TensorPlan",
     "TensorSpec",
+    "TensorValues",
     "TiePlan",
+    "TracedUnit",
+    "UnitEvent",
     "UnitFacts",
+    "ValuesFacts",
     "WrapperFacts",
     "freeze",
     "layout_text",

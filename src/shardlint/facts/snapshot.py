@@ -14,7 +14,9 @@ from .model import ModelFacts
 from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
+from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
+from .values import ValuesFacts
 
 FACTS_VERSION = 1
 
@@ -30,8 +32,10 @@ class Section(enum.Enum):
     CONTRACT = "contract"
     DATA = "data"
     SHARDING = "sharding"
+    RUNTIME = "runtime"
     RANKS = "ranks"
     OPTIMIZER = "optimizer"
+    VALUES = "values"
 
 
 @frozen(kw_only=True)
@@ -93,8 +97,10 @@ class Facts:
     contract: ContractFacts | None = None
     data: DataFacts | None = None
     sharding: ShardingFacts | None = None
+    runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
+    values: ValuesFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

@@ -1,0 +1,121 @@
+"""D609 state-keyed-by-position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import HeldTensor, OptimizerFacts, StoredOptimizerFacts, StoredParameterState
+
+from ._held import optimizer_of
+
+_LISTED = 50
+
+
+class StateKeyedByPosition(Rule):
+    """
+    A stored optimizer state does not fit the live optimizer, parameter by parameter.
+
+    ## What it does
+    Reads the keys, groups and shapes of optimizer states in the checkpoint's folder, without executing anything. A
+    state that is keyed by position is laid beside what the live groups hold, in order: sizes of groups, shapes, and
+    names where the file keeps some. Of a state that is keyed by name it reports live parameters without an entry,
+    and entries without a live parameter.
+
+    ## Why it is unsafe
+    `Optimizer.load_state_dict` matches by position and compares nothing but the sizes of groups: moments of one
+    parameter go to another of the same shape without a word, or fail in the first step. Entries that resuming misses
+    start from zero.
+
+    ## What to do
+    Build groups in the same order as the run that saved, or save with
+    `torch.distributed.checkpoint.state_dict.get_optimizer_state_dict`, which keys by name.
+    """
+
+    code = "D609"
+    name = "state-keyed-by-position"
+    phase = Phase.D6
+    severity = Severity.WARNING
+    needs = (Section.OPTIMIZER,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        optimizer = optimizer_of(facts)
+        unknown = [f"{item.path}: {item.problem}" for item in optimizer.stored if item.problem]
+        readable = [item for item in optimizer.stored if not item.problem]
+        if readable and any(item.partitioned for item in optimizer.optimizers):
+            unknown.append("the optimizer holds flat parts of many parameters")
+            readable = []
+        for stored in readable:
+            if stored.named and stored.format == "dcp":
+                yield from self.by_name(optimizer, stored)
+            else:
+                yield from self.by_position(optimizer, stored)
+        if unknown:
+            raise NotEvaluated("; ".join(unknown))
+
+    def by_name(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
+        names = {item.key for item in stored.parameters}
+        live = [item for item in map(optimizer.parameter_of, optimizer.held) if item is not None and item.requires_grad]
+        missed = [item.fqn for item in live if names.isdisjoint(item.aliases)]
+        known = {alias for item in optimizer.parameters for alias in item.aliases}
+        left = sorted(names - known)
+        for kind, found in (
+            ("live parameters without stored state", missed),
+            ("stored entries without a live parameter", left),
+        ):
+            if found:
+                yield self.differs(stored, kind, found)
+
+    def by_position(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
+        sizes = tuple(group.size for group in optimizer.groups)
+        if stored.group_sizes and stored.group_sizes != sizes:
+            text = f"groups of {_sizes(stored.group_sizes)} where the live ones have {_sizes(sizes)}"
+            yield self.differs(stored, text, [])
+            return
+        pairs = list(zip(stored.parameters, _places(optimizer, stored), strict=False))
+        wrong = [
+            _described(optimizer, entry, held) for entry, held in pairs if held and _differ(optimizer, entry, held)
+        ]
+        if wrong:
+            yield self.differs(stored, "positions that hold the state of another parameter", wrong)
+
+    def differs(self, stored: StoredOptimizerFacts, what: str, items: list[str]) -> Finding:
+        count = f"{len(items)} " if items else ""
+        shown = f": {', '.join(items[:3])}" if items else ""
+        more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+        return self.finding(
+            subject=stored.path,
+            kind=SubjectKind.FILE,
+            message=f"expected the stored state to fit the live optimizer, found {count}{what}{shown}{more}",
+            evidence={"items": items[:_LISTED], "count": len(items), "named": stored.named},
+            key=what,
+        )
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, sizes)) + (" tensors" if len(sizes) != 1 or sizes[0] != 1 else " tensor")
+
+
+def _places(optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> list[HeldTensor | None]:
+    """For each stored entry the tensor at its place: group and position, else the position over all groups."""
+    by_group = {(item.group, item.position): item for item in optimizer.held}
+    by_number = dict(enumerate(optimizer.held))
+    return [
+        by_number.get(entry.position or 0) if entry.group is None else by_group.get((entry.group, entry.position or 0))
+        for entry in stored.parameters
+    ]
+
+
+def _differ(optimizer: OptimizerFacts, entry: StoredParameterState, held: HeldTensor) -> bool:
+    parameter = optimizer.parameter_of(held)
+    if not entry.key.isdecimal() and parameter is not None:
+        return entry.key not in parameter.aliases
+    wanted = {optimizer.specs[number].shape for number in (held.spec, *held.state.values())}
+    return bool(entry.shapes) and not any(tuple(shape) in wanted for shape in entry.shapes.values())
+
+
+def _described(optimizer: OptimizerFacts, entry: StoredParameterState, held: HeldTensor) -> str:
+    parameter = optimizer.parameter_of(held)
+    live = "no live parameter" if parameter is None else parameter.fqn
+    shapes = " ".join(f"{list(shape)}" for shape in dict.fromkeys(map(tuple, entry.shapes.values())))
+    return f"{entry.key} {shapes} at {live} {list(optimizer.specs[held.spec].shape)}".replace("  ", " ")
