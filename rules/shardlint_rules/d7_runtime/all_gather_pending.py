@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import RuntimeFacts
 
 from ._words import runtime_of
 
@@ -15,7 +16,8 @@ class AllGatherPending(Rule):
 
     ## What it does
     Looks at every unit before each traced optimizer step (without one: at the end of the trace, when a backward ran)
-    for an all-gather that was started and that no forward or backward waited for.
+    for an all-gather that was started and that no forward or backward waited for. One that FSDP2 itself threw away when
+    it finished the backward is a warning: nothing is stale, and the gather was for nothing.
 
     ## Why it is unsafe
     The gathered copy holds the parameters of before the step. Whoever waits for it next computes with stale weights,
@@ -46,11 +48,19 @@ class AllGatherPending(Rule):
             moments.setdefault(item.unit, []).append(item.look)
         for name, looks in moments.items():
             when = "at the optimizer step" if runtime.looks[looks[0]] == "optimizer-step" else "after the backward"
-            by = [unit.name for unit in runtime.units if name in (*unit.forward_prefetch, *unit.backward_prefetch)]
-            yield self.finding(
-                subject=name,
-                kind=SubjectKind.UNIT,
-                owner=name,
-                message=f"its all-gather was still unconsumed {when}" + (f"; prefetched by {by[0]}" if by else ""),
-                evidence={"looks": looks, "prefetched_by": by},
-            )
+            yield self._unconsumed(runtime, name, f"was still unconsumed {when}", Severity.ERROR, looks)
+        for unit in runtime.units:
+            if unit.discarded and unit.name not in moments:
+                text = "was thrown away unconsumed at the end of the backward"
+                yield self._unconsumed(runtime, unit.name, text, Severity.WARNING, [])
+
+    def _unconsumed(self, runtime: RuntimeFacts, name: str, text: str, severity: Severity, looks: list[int]) -> Finding:
+        by = [unit.name for unit in runtime.units if name in (*unit.forward_prefetch, *unit.backward_prefetch)]
+        return self.finding(
+            subject=name,
+            kind=SubjectKind.UNIT,
+            owner=name,
+            severity=severity,
+            message=f"its all-gather {text}" + (f"; prefetched by {by[0]}" if by else ""),
+            evidence={"looks": looks, "prefetched_by": by},
+        )

@@ -49,7 +49,8 @@ class TracedUnit:
     forward cannot be seen (`why_unobserved`). `inner_runs` names modules inside it that ran although its own forward
     was not running; `while_sharded` those that ran although its parameters were not gathered. `checkpointed` is
     reentrant, non-reentrant, unknown (recomputation was seen) or empty. `cut_off` tells that a reentrant checkpoint
-    region ran it on inputs of which none needs a gradient.
+    region ran it on inputs of which none needs a gradient. `discarded` counts all-gathers that nobody had waited for
+    when the framework finished a backward and threw them away.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TracedUnit:
     while_sharded: tuple[str, ...] = ()
     checkpointed: str = ""
     cut_off: bool = False
+    discarded: int = 0
 
     @property
     def sharded(self) -> bool:

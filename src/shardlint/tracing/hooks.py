@@ -54,6 +54,8 @@ class HookSet:
             self._watch_forward(unit, module)
         for group in unit.groups:
             self._watch_gather(unit, group)
+            if _tells_state(group):
+                self._watch_discard(unit, group)
 
     def _watch_forward(self, unit: LiveUnit, module: Any) -> None:
         recorder, name = self.recorder, unit.name
@@ -141,7 +143,22 @@ class HookSet:
                 recorder.gathering -= 1
 
         group.unshard = unshard
-        self.add(lambda: vars(group).pop("unshard", None) and None)
+        self.add(lambda: delattr(group, "unshard"))
+
+    def _watch_discard(self, unit: LiveUnit, group: Any) -> None:
+        """FSDP2 throws all-gathers away that nobody waited for, silently, when it finishes a backward: count them."""
+        inner = first(group, "finalize_backward")
+        if not callable(inner) or not hasattr(group, "__dict__") or "finalize_backward" in vars(group):
+            return
+        recorder, name = self.recorder, unit.name
+
+        def finalize_backward(*args: Any, **kwargs: Any) -> Any:
+            if first(group, "_all_gather_result") is not None:
+                recorder.discarded[name] = recorder.discarded.get(name, 0) + 1
+            return inner(*args, **kwargs)
+
+        group.finalize_backward = finalize_backward
+        self.add(lambda: delattr(group, "finalize_backward"))
 
 
 def _last_backward(recorder: Recorder) -> str:

@@ -52,6 +52,7 @@ class Recorder:
         self.cut_off: set[str] = set()
         self.checkpointed: dict[str, str] = {}
         self.ran: set[int] = set()
+        self.discarded: dict[str, int] = {}
         self.gathering = 0
         self._recomputed: set[tuple[str, int]] = set()
 

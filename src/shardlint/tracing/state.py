@@ -38,7 +38,8 @@ def watch_declared(contract: Contract, walk: Walk, log: StateLog) -> Callable[[]
     """
     Follow the producers and consumers that the contract declares, until the returned function is called.
 
-    A producer has produced when its forward ends, a consumer consumes when its forward begins.
+    A producer has produced when its forward ends, a consumer consumes when its forward begins. Recomputation may stop
+    before a forward ends: there a producer produces again as soon as it begins.
     """
     handles = []
     for state in contract.shared_state:
@@ -56,8 +57,14 @@ def watch_declared(contract: Contract, walk: Walk, log: StateLog) -> Callable[[]
 def _watch(state: SharedState, module: Any, names: list[str], log: StateLog) -> list[Any]:
     handles = []
     name = names[0]
+
+    def produced(again: bool) -> None:
+        if again == (graph_task() != -1):
+            log.add("produced", state.name, name)
+
     if _matches(state.producers, names):
-        handles.append(module.register_forward_hook(lambda *_: log.add("produced", state.name, name)))
+        handles.append(module.register_forward_pre_hook(lambda *_: produced(True)))
+        handles.append(module.register_forward_hook(lambda *_: produced(False)))
     if _matches(state.consumers, names):
         handles.append(module.register_forward_pre_hook(lambda *_: log.add("consumed", state.name, name), prepend=True))
     return handles

@@ -166,6 +166,7 @@ class Trace:
             while_sharded=tuple(recorder.while_sharded.get(name, ())),
             checkpointed=_checkpointed(unit, recorder),
             cut_off=name in recorder.cut_off,
+            discarded=recorder.discarded.get(name, 0),
         )
 
     def _targets(self, unit: LiveUnit, direction: str, hooks: HookSet) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -40,7 +40,9 @@ class ParameterReader:
         """The record of a parameter under each of its names."""
         book, values = self.book, values_of(param)
         tensor, replaced = values["sharded_param"], False
-        others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
+        others: Sequence[Any] = ()
+        if values.get("_unsharded_param") is not None or values.get("_sharded_post_forward_param") is not None:
+            others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
         # Whichever of its tensors the model registers now has the names, those of ties included.
         walked = self.find(tensor) or next(filter(None, map(self.find, others)), None)
         if walked is None:
@@ -109,7 +111,7 @@ class ParameterReader:
             id(mesh),
             placements,
             id(info),
-            values.get("fsdp_placement"),
+            getattr(values.get("fsdp_placement"), "dim", None),
             None if source is None else (id(source.mesh), source.placements),
         )
         found = self.book.kinds.get(key)
