@@ -1,8 +1,8 @@
 """
 shardlint: a linter for the moment before a training or serving run starts.
 
-The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and `shardlint.testing` are the
-public API; packs need nothing else. Importing this package does not import torch.
+The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and
+`shardlint.testing` are the public API; packs need nothing else. Importing this package does not import torch.
 """
 
 import importlib
