@@ -199,9 +199,6 @@ class TransformersRules:
             shapes[target] = tuple(int(size) for size in tensor.shape)
         return Converted(shapes)
 
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        return live.dtype
-
     def ties(self) -> Mapping[str, str]:
         found = guarded("reading the ties", self._declared_ties)
         return {_without_wrappers(name): _without_wrappers(source) for name, source in found.items()}

@@ -166,9 +166,8 @@ def command(
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    if job.leads:
-        with gc_paused():
-            write_outputs(report, outputs, options)
+    with gc_paused():
+        job.show(lambda: write_outputs(report, outputs, options))
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
 
 
