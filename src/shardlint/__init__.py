@@ -1,8 +1,8 @@
 """
 shardlint: a linter for the moment before a training or serving run starts.
 
-The names here, those of `shardlint.facts`, `shardlint.names`, `shardlint.contract` and `shardlint.testing` are the
-public API; packs need nothing else. Importing this package does not import torch.
+The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and
+`shardlint.testing` are the public API; packs need nothing else. Importing this package does not import torch.
 """
 
 import importlib
@@ -41,7 +41,7 @@ _NAMES_OF = {
     "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
+_SUBMODULES = ("boxes", "contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",

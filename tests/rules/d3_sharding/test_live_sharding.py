@@ -161,3 +161,19 @@ def test_a_tie_made_after_wrapping(mesh):
     sharded(mesh, model)
     model.head.weight = model.embed.weight
     assert subjects("D301", model) == ("embed.weight",)
+
+
+def test_one_mesh_for_everything_is_clean():
+    """`dp_mesh_dims` (torch 2.12 and later): the layout before sharding is on the whole mesh already."""
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "DataParallelMeshDims"):
+        pytest.skip("this torch has no dp_mesh_dims")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "tp"))
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    for dim, layer in enumerate(model):
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.data, mesh, [Replicate(), Shard(dim)]))
+    fully_shard(model, mesh=mesh, dp_mesh_dims=fsdp.DataParallelMeshDims(shard="dp_shard"))
+    facts = collect(Target(model=model))
+    assert facts.sharding.reductions[0].ranks == (0, 2)
+    assert [facts.sharding.layout_of(item).local_shape for item in facts.sharding.parameters] == [(2, 8), (4, 4)]
+    assert [run_rule(RULES[code], facts).subjects for code in ("D304", "D306", "D312", "D316")] == [(), (), (), ()]
