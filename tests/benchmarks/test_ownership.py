@@ -50,7 +50,7 @@ def sharded(parameters):
     return fully_shard(model, mesh=mesh)
 
 
-def seconds(*calls, rounds=15):
+def seconds(*calls, rounds=25):
     """The best time of each call, taken in turns: the machine may be busy, but then for all of them alike."""
     best = [float("inf")] * len(calls)
     for _ in range(rounds):

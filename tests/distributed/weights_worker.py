@@ -8,6 +8,7 @@ Each scenario returns what its rank saw; it is written as `NAME.RANK.json`.
 
 import datetime
 import json
+import os
 import sys
 import time
 import traceback
@@ -222,6 +223,29 @@ def a_sharded_export(job):
 
 
 @scenario
+def loaded_with_tensor_parallelism(job):
+    """What Transformers itself makes of `tp_plan="auto"`: it cuts the stored tensors before it converts them."""
+    if job.world != 2:
+        return {}
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from plan.shrink import quiet
+    from weights.models import saved
+    from weights.types import candidates
+
+    found = {}
+    for name in ("mixtral", "inkling2_text", "hrm_text"):
+        config, kind = next(iter(candidates(name)))
+        folder = job.folder / "tp" / name
+        if job.rank == 0:
+            saved(folder, config, kind)
+        dist.barrier()
+        with quiet():
+            model = kind.from_pretrained(folder, tp_plan="auto")
+        found[name] = job.verify(model, checkpoint=folder)
+    return found
+
+
+@scenario
 def a_rank_that_never_calls(job):
     """Must be the last: the absent rank does not take part in what comes after."""
     if job.rank == 1:
@@ -233,6 +257,7 @@ def a_rank_that_never_calls(job):
 def main() -> None:
     folder, checkpoint, rank, world = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))  # as torchrun does
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/rendezvous",
