@@ -1,8 +1,8 @@
 """
 shardlint: a linter for the moment before a training or serving run starts.
 
-The names here, those of `shardlint.facts`, `shardlint.names`, `shardlint.contract` and `shardlint.testing` are the
-public API; packs need nothing else. Importing this package does not import torch.
+The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and
+`shardlint.testing` are the public API; packs need nothing else. Importing this package does not import torch.
 """
 
 import importlib
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
     from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+    from .tracing import trace
 
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
@@ -37,9 +38,10 @@ _NAMES_OF = {
         "Severity",
         "SubjectKind",
     ),
+    "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("contract", "coverage", "facts", "names", "provenance", "testing")
+_SUBMODULES = ("boxes", "contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",
@@ -68,6 +70,7 @@ __all__ = [
     "lint",
     "lint_facts",
     "snapshot",
+    "trace",
     "watch_writes",
 ]
 

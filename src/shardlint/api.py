@@ -160,6 +160,7 @@ def lint(
     contract: Contract | None = None,
     load_info: Mapping[str, Any] | None = None,
     data: DataPipeline | None = None,
+    trace: Any = None,
     config: Settings | str | Path | Literal[False] | None = None,
     select: Iterable[str] = (),
     extend_select: Iterable[str] = (),
@@ -172,6 +173,8 @@ def lint(
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
 
+    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 look at it.
+
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
     Findings never raise: call `report.raise_for_errors()`.
@@ -180,7 +183,7 @@ def lint(
     waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
     did not come. With 0 this rank lints for itself.
     """
-    target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
+    target = _target(model, checkpoint, optimizer, contract, load_info, data, trace, name)
     settings = settings_of(config)
     registry = load_registry(settings)
     session = open_session(
@@ -204,11 +207,12 @@ def snapshot(
     contract: Contract | None = None,
     load_info: Mapping[str, Any] | None = None,
     data: DataPipeline | None = None,
+    trace: Any = None,
     config: Settings | str | Path | Literal[False] | None = None,
     name: str = "",
 ) -> Facts:
     """Collect the facts of a live model (a module or a `Target`) without judging them."""
-    target = _target(model, checkpoint, optimizer, contract, load_info, data, name)
+    target = _target(model, checkpoint, optimizer, contract, load_info, data, trace, name)
     settings = settings_of(config)
     return _collect(target, load_registry(settings), settings)
 
@@ -235,13 +239,14 @@ def live_of(target: Target, settings: Settings) -> LiveTarget:
 
 
 def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: Any) -> Target:
-    contract, load_info, data, name = rest
+    contract, load_info, data, trace, name = rest
     given = {
         "checkpoint": checkpoint,
         "optimizer": optimizer,
         "contract": contract,
         "load_info": load_info,
         "data": data,
+        "trace": trace,
     }
     more = {key: value for key, value in given.items() if value is not None} | ({"name": name} if name else {})
     if isinstance(model, Target):

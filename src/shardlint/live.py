@@ -20,7 +20,7 @@ class Target:
 
     `load_info` is what `from_pretrained(..., output_loading_info=True)` returned beside the model, or any mapping
     with the keys missing_keys, unexpected_keys and (optionally) loaded_keys, mismatched_keys, error_msgs.
-    `checkpoint` is a folder or file. `contract` wins over any provider.
+    `checkpoint` is a folder or file. `contract` wins over any provider. `trace` is what `shardlint.trace` gave.
     """
 
     model: Any = None
@@ -29,6 +29,7 @@ class Target:
     contract: Contract | None = None
     load_info: Mapping[str, Any] | None = None
     data: DataPipeline | None = None
+    trace: Any = None
     name: str = ""
 
 
@@ -39,7 +40,8 @@ class LiveTarget:
 
     `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
     `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
-    files. `renames` are the owner's renamings of checkpoint keys. `external` describes tensors outside the module
+    files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
+    owner's renamings of checkpoint keys. `external` describes tensors outside the module
     (`shardlint.weights.ExternalState`).
     """
 
@@ -51,5 +53,6 @@ class LiveTarget:
     settings: dict[str, Any] = field(factory=dict)
     sample: float = 1.0
     reports: Path | None = None
+    reference: Path | None = None
     renames: tuple[tuple[str, str], ...] = ()
     external: Any = None

@@ -128,9 +128,10 @@ class ConfigShapeMismatch(Rule):
 
 
 def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
-    """The first projection of that name, None when there is none or layers differ in it."""
+    """The first projection of that name, None when there is none or layers differ in kind or shape."""
     found = [item for item in model.parameters if item.fqn.endswith(f".self_attn.{last}.weight")]
-    return found[0] if len({item.shape for item in found}) == 1 else None
+    attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
+    return found[0] if len({item.shape for item in found}) == 1 and len(found) == attentions else None
 
 
 def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 
@@ -52,7 +52,7 @@ class ConversionAmbiguous(Rule):
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
         if facts.checkpoint is not None:
-            for short, long in _nested({entry.key for entry in facts.checkpoint.entries}):
+            for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
                 yield self.finding(
                     subject=short,
                     kind=SubjectKind.KEY,
@@ -62,11 +62,19 @@ class ConversionAmbiguous(Rule):
                 )
 
 
-def _nested(keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each key that is another key's prefix, with the first such other. A low dot puts them side by side."""
-    ordered = sorted(key.replace(".", "\0") for key in keys)
-    for short, long in itertools.pairwise(ordered):
-        if long.startswith(short + "\0"):
-            rest = long[len(short) + 1 :].split("\0")
-            if not set(rest) & set(_PARTS_OF_A_TENSOR):
-                yield short.replace("\0", "."), long.replace("\0", ".")
+def _nested(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield each key that is the path of a module of another key, with the first such other key."""
+    leaves = {name.rpartition(".")[2] for name in names}
+    text = "\n".join(["", *names])
+    if len(leaves) < 200 and not any(f".{leaf}." in text or f"\n{leaf}." in text for leaf in leaves):
+        return  # no key goes on behind what ends another one
+    keys = set(names)
+    modules, found = {key.rpartition(".")[0] for key in keys}, set()
+    while modules:
+        found |= modules & keys
+        modules = {module.rpartition(".")[0] for module in modules if "." in module}
+    for short in sorted(found):
+        inside = (key for key in keys if key.startswith(f"{short}."))
+        others = [key for key in inside if not set(key.split(".")) & set(_PARTS_OF_A_TENSOR)]
+        if others:
+            yield short, min(others)

@@ -15,6 +15,7 @@ from shardlint.coverage import (
     retained_report,
     stored_coverage,
 )
+from shardlint.facts import PlanFacts
 from shardlint.keys import Candidates
 
 
@@ -44,6 +45,8 @@ class CoverageIncomplete(Rule):
     related_config = ("contract.training_only_targets", "contract.inference_only_sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.load is None and facts.plan is not None and _is_complete(facts.plan):
+            return
         found = _found(facts)
         near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
         failed = {item.name: item.reason for item in facts.plan.tensors if item.status == "error"} if facts.plan else {}
@@ -65,6 +68,12 @@ class CoverageIncomplete(Rule):
             evidence={"class": kind.value, "basis": found.basis, "nearest": near},
             key=kind.value,
         )
+
+
+def _is_complete(plan: PlanFacts) -> bool:
+    """Whether the plan leaves nothing open, so that there is nothing to classify."""
+    open_states = ("missing", "error")
+    return not plan.unread and not plan.leftovers and not any(item.status in open_states for item in plan.tensors)
 
 
 def _found(facts: Facts) -> Coverage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
@@ -46,13 +47,14 @@ class DtypeNarrowed(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.plan is not None
-        pairs: dict[tuple[str, str], list[TensorPlan]] = {}
+        pairs: dict[tuple[tuple[str, ...], str], list[TensorPlan]] = defaultdict(list)
         for tensor in facts.plan.tensors:
-            if tensor.status == "loaded" and tensor.stored_dtypes:
-                widest = max(tensor.stored_dtypes, key=lambda name: _STORED_BITS.get(name, 0))
-                if _STORED_BITS.get(widest, 0) > _LIVE_BITS.get(tensor.dtype, 64):
-                    pairs.setdefault((widest, tensor.dtype), []).append(tensor)
-        for (stored, live), tensors in pairs.items():
+            if tensor.status == "loaded":
+                pairs[tensor.stored_dtypes, tensor.dtype].append(tensor)
+        for (dtypes, live), tensors in pairs.items():
+            stored = max(dtypes, key=lambda name: _STORED_BITS.get(name, 0), default="")
+            if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(live, 64):
+                continue
             names = [tensor.name for tensor in tensors]
             yield self.finding(
                 subject=f"{stored}->{live}",

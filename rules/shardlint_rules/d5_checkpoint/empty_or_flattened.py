@@ -34,17 +34,17 @@ class EmptyOrFlattened(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.checkpoint is not None
         assert facts.plan is not None
-        entries = {entry.key: entry for entry in facts.checkpoint.entries}
+        unfilled = [tensor for tensor in facts.plan.tensors if tensor.status in ("mismatched", "error")]
+        entries = {entry.key: entry for entry in facts.checkpoint.entries} if unfilled else {}
         seen: set[str] = set()
-        for tensor in facts.plan.tensors:
-            if tensor.status in ("mismatched", "error"):
-                sources = [entries[key] for key in tensor.sources if key in entries]
-                yield from (
-                    self._finding(tensor, entry, text)
-                    for entry in sources
-                    if entry.key not in seen and (text := _fault(tensor, entry, sources))
-                )
-                seen.update(tensor.sources)
+        for tensor in unfilled:
+            sources = [entries[key] for key in tensor.sources if key in entries]
+            yield from (
+                self._finding(tensor, entry, text)
+                for entry in sources
+                if entry.key not in seen and (text := _fault(tensor, entry, sources))
+            )
+            seen.update(tensor.sources)
 
     def _finding(self, tensor: TensorPlan, entry: EntryFacts, text: str) -> Finding:
         return self.finding(

@@ -71,6 +71,8 @@ class ExpertsMissing(Rule):
 
     def _gaps(self, plan: PlanFacts) -> Iterator[Finding]:
         """Yield a finding for every list of modules of which some numbers have no source at all."""
+        if not any(tensor.status == "missing" for tensor in plan.tensors):
+            return
         filled: dict[str, set[int]] = defaultdict(set)
         empty: dict[str, dict[int, str]] = defaultdict(dict)
         for tensor in plan.tensors:

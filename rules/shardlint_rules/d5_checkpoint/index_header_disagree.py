@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import attrgetter, eq
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts
@@ -35,7 +36,7 @@ class IndexHeaderDisagree(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         checkpoint = facts.checkpoint
         assert checkpoint is not None
-        if checkpoint.index is None:
+        if checkpoint.index is None or _agrees(checkpoint, checkpoint.index.weight_map):
             return
         holders: dict[str, list[str]] = {}
         for entry in (*checkpoint.entries, *checkpoint.extra_entries):
@@ -66,6 +67,13 @@ class IndexHeaderDisagree(Rule):
             evidence={"found_in": [file], "live_model": wanted},
             key=file,
         )
+
+
+def _agrees(checkpoint: CheckpointFacts, weight_map: Mapping[str, str]) -> bool:
+    """Whether every key of the index is where it says, and no other key is there: by far the most frequent case."""
+    entries = checkpoint.entries
+    mapped = map(dict(weight_map.items()).get, map(attrgetter("key"), entries))
+    return len(weight_map) == len(entries) and all(map(eq, mapped, map(attrgetter("file"), entries)))
 
 
 def _opened(checkpoint: CheckpointFacts) -> set[str]:

@@ -57,6 +57,8 @@ class PrefixMismatch(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         plan = facts.plan
         assert plan is not None
+        if not plan.leftovers:
+            return
         missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
         unexpected = {item.renamed: item.key for item in plan.leftovers if item.reason != "derived"}
         if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):

@@ -32,7 +32,7 @@ class RenamingNotInvertible(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.plan is not None
-        live = facts.plan.tensor_by_name()
+        live = facts.plan.tensor_by_name() if facts.plan.round_trips else {}
         for trip in facts.plan.round_trips:
             where = (
                 f"is loaded as {trip.loaded}" if trip.loaded in live else f"would be {trip.loaded}, which is not live"

@@ -45,7 +45,7 @@ class ScaleMissing(Rule):
                 for remark in facts.plan.remarks
                 if remark.kind == "integer-cast"
             )
-        if not any(entry.dtype in FP8 or entry.dtype in PACKED for entry in checkpoint.entries):
+        if not {entry.dtype for entry in checkpoint.entries}.intersection((*FP8, *PACKED)):
             return
         scheme, how = scheme_of(checkpoint)
         if scheme is not None:

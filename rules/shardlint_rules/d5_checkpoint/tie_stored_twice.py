@@ -32,11 +32,10 @@ class TieStoredTwice(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.plan is not None
-        tensors = facts.plan.tensor_by_name()
+        stored_twice = [tie for tie in facts.plan.ties if tie.both_stored]
+        tensors = facts.plan.tensor_by_name() if stored_twice else {}
         unknown = []
-        for tie in facts.plan.ties:
-            if not tie.both_stored:
-                continue
+        for tie in stored_twice:
             if tie.equal is None:
                 unknown.append(tie.name)
             elif not tie.equal:

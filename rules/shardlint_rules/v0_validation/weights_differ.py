@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
-from shardlint.weights import faults, verify
+from shardlint.weights import Result, compare_checkpoints, faults, verify
 
 _KINDS = {"unread": SubjectKind.KEY, "rank": SubjectKind.RANK}
 
@@ -35,7 +35,8 @@ class WeightsDiffer(HeavyRule):
     symbolically, by Transformers' own operations), ties and the cast to the live dtype. There is no tolerance: +0.0
     and -0.0 differ. What the loader's cast changes is told apart and is no finding. Infinities and NaN, elements that
     nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and shards whose
-    bits are right for another placement than the declared one are findings too.
+    bits are right for another placement than the declared one are findings too. With `--reference` a checkpoint takes
+    the model's place.
 
     ## Why it is unsafe
     Training goes on from other weights than the ones that were meant: experts in another order, a transposed matrix,
@@ -56,11 +57,40 @@ class WeightsDiffer(HeavyRule):
     options_type = WeightOptions
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
-        if live.model is None:
-            raise NotEvaluated("it compares a live model, and none was built")
         if live.checkpoint is None:
             raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
-        result = verify(
+        result = self._of_checkpoint(live) if live.reference else self._of_model(facts, live)
+        for fault in faults(result):
+            yield self.finding(
+                subject=fault.subject,
+                kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
+                message=fault.message,
+                evidence=fault.evidence,
+                ranks=fault.ranks,
+                key=fault.what,
+            )
+        if result.incomplete:
+            raise NotEvaluated(result.incomplete)
+
+    def _of_checkpoint(self, live: LiveTarget) -> Result:
+        assert live.checkpoint is not None
+        assert live.reference is not None
+        return compare_checkpoints(
+            live.checkpoint,
+            live.reference,
+            threads=self.options.threads,
+            rank_timeout=self.options.rank_timeout,
+            sample=live.sample,
+            max_memory=live.max_memory,
+            progress=live.progress,
+            reports=live.reports,
+        )
+
+    def _of_model(self, facts: Facts, live: LiveTarget) -> Result:
+        if live.model is None:
+            raise NotEvaluated("it compares a live model, and none was built")
+        assert live.checkpoint is not None
+        return verify(
             live.model,
             live.checkpoint,
             model_facts=facts.model,
@@ -76,14 +106,3 @@ class WeightsDiffer(HeavyRule):
             progress=live.progress,
             reports=live.reports,
         )
-        for fault in faults(result):
-            yield self.finding(
-                subject=fault.subject,
-                kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
-                message=fault.message,
-                evidence=fault.evidence,
-                ranks=fault.ranks,
-                key=fault.what,
-            )
-        if result.incomplete:
-            raise NotEvaluated(result.incomplete)

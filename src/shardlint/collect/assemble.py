@@ -11,7 +11,7 @@ from attrs import evolve
 
 from ..contract import Contract
 from ..diagnostics import last_frame
-from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, Section
+from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, RuntimeFacts, Section
 from ..live import Target
 from .contracts import Found, contract_facts, data_facts, find_contract
 from .load import load_facts
@@ -67,6 +67,7 @@ class Assembly:
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
         facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
         facts = self._section(facts, Section.DATA, self._data)
+        facts = self._section(facts, Section.RUNTIME, self._traced)
         self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
@@ -86,7 +87,7 @@ class Assembly:
             section = model_facts(walked, placeholders=found.placeholders, config=config)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
-        contract = contract_facts(found, self.walk, runtime=self.runtime)
+        contract = contract_facts(found, self.walk, runtime=self.runtime or self.target.trace is not None)
         if contract is None:
             self.absent[Section.CONTRACT.value] = found.reason
         return evolve(facts, contract=contract)
@@ -213,6 +214,16 @@ class Assembly:
             self.absent[Section.DATA.value] = "no data pipeline was given"
             return None
         return data_facts(self.target.data)
+
+    def _traced(self) -> RuntimeFacts | None:
+        trace = self.target.trace
+        if trace is None:
+            self.absent[Section.RUNTIME.value] = "no step was traced (shardlint.trace)"
+            return None
+        found = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
+        if isinstance(found, RuntimeFacts):
+            return found
+        raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
 
     def _packs(self, facts: Facts) -> Facts:
         for item in getattr(self.registry, "collectors", ()):

@@ -11,6 +11,7 @@ from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenD
 from .companions import read_config, read_index
 from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
 from .headers import quoted, read_header
+from .reading import gc_paused
 from .stored_bytes import ByteComparer
 from .targets import TargetError
 from .tokenizer import tokenizer_size
@@ -61,7 +62,8 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     choice = _choose(folder, names, config, variant) if path.is_dir() else _choose_file(folder, path.name)
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
-    facts = _read(folder, names, choice)
+    with gc_paused():
+        facts = _read(folder, names, choice)
     return evolve(
         facts,
         path=str(path),

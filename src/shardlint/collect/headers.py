@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 from attrs import field, frozen
@@ -51,7 +52,19 @@ class _Info(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _QuickInfo(msgspec.Struct):
+    """The same for a whole table at once; `__metadata__` becomes one without values."""
+
+    dtype: str = ""
+    shape: tuple[_Size, ...] = ()
+    data_offsets: tuple[_Size, _Size] = (1, 0)
+
+
 _RAW_TABLE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_QUICK_TABLE = msgspec.json.Decoder(dict[str, _QuickInfo])
 _INFO = msgspec.json.Decoder(_Info)
 _METADATA = msgspec.json.Decoder(dict[str, str])
 _TEXT = msgspec.json.Decoder(str)
@@ -128,7 +141,9 @@ def read_header(descriptor: int, name: str) -> Header:
         return Header(problems=problems.result(), data_start=start)
     raw_metadata = table.pop("__metadata__", None)
     metadata = _decode_metadata(raw_metadata, problems)
-    entries = _entries(table, name, problems)
+    entries = _quick_entries(raw, name) if raw_metadata is None or metadata else None
+    if entries is None or len(entries) != len(table):
+        entries = _entries(table, name, problems)
     if _may_hold_duplicates(raw, len(table), raw_metadata, metadata):
         for key in _duplicate_keys(raw):
             problems.add("duplicate-key", f"{quoted(key)} stands twice in one JSON object", key)
@@ -188,6 +203,25 @@ def _decode_metadata(raw: msgspec.Raw | None, problems: Problems) -> FrozenDict:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         problems.add("header-schema", f"__metadata__ is no mapping of strings to strings: {error}", "__metadata__")
         return EMPTY
+
+
+def _quick_entries(raw: bytes, name: str) -> tuple[EntryFacts, ...] | None:
+    """Return the entries of a header without any fault, None when there may be one."""
+    try:
+        table = _QUICK_TABLE.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return None
+    table.pop("__metadata__", None)
+    bits_of, names, product = DTYPE_BITS.get, _NAMES, math.prod
+    entries = []
+    for key, info in table.items():
+        begin, end = info.data_offsets
+        dtype, shape = info.dtype, info.shape
+        size = (end - begin) * 8
+        if size <= 0 or end > MAX_INTEGER or product(shape) * bits_of(dtype, 0) != size:
+            return None
+        entries.append(EntryFacts(key=key, dtype=names[dtype], shape=shape, file=name, begin=begin, end=end))
+    return tuple(entries)
 
 
 def _entries(table: dict[str, msgspec.Raw], name: str, problems: Problems) -> tuple[EntryFacts, ...]:
@@ -250,6 +284,14 @@ def _elements(shape: tuple[int, ...]) -> int | None:
 def _check_layout(entries: tuple[EntryFacts, ...], data_size: int, problems: Problems) -> None:
     """Tensors must follow one another without a gap, from the first byte of the data part to the last."""
     last, last_key = 0, ""
+    for entry in entries:  # nearly every file lists its tensors in the order of their bytes
+        if entry.begin != last:
+            break
+        last = entry.end
+    else:
+        if last == data_size:
+            return
+    last = 0
     for begin, end, key in sorted([(entry.begin, entry.end, entry.key) for entry in entries]):
         if begin < last:
             problems.add("overlap", f"{quoted(key)} begins {last - begin} bytes before {quoted(last_key)} ends", key)

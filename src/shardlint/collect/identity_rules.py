@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
-from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Route
+from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Routes
 
 
 class IdentityRules:
@@ -34,8 +34,8 @@ class IdentityRules:
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return keys
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
-        return [Route(self._renamed(key) if self._renames else key) for key in keys]
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+        return Routes([self._renamed(key) for key in keys] if self._renames else keys, {})
 
     def _renamed(self, key: str) -> str:
         name = key
@@ -48,14 +48,11 @@ class IdentityRules:
                 self._used[f"{pattern.pattern} -> {replacement}"] = None
         return name
 
-    def operations(self, recipe: Any) -> tuple[str, ...]:
+    def operations(self, conversion: Any) -> tuple[str, ...]:
         return ()
 
-    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+    def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         raise NotImplementedError("identity has no conversions")
-
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        return live.dtype
 
     def ties(self) -> Mapping[str, str]:
         return {}

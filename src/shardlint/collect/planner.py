@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 
@@ -13,11 +14,13 @@ from ..facts import (
     LeftoverKey,
     LoadRemark,
     PlanFacts,
+    RoundTrip,
     TensorPlan,
     TiePlan,
 )
-from .planning import LiveTensor, LoaderRules, Route
-from .remarks import integer_cast, numbering
+from .planning import LiveTensor, LoaderRules
+from .reading import gc_paused
+from .remarks import INTEGERS, integer_cast, numbering
 
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
 
@@ -42,18 +45,26 @@ class LiveModel:
 
 @frozen
 class _Group:
-    """All keys that go to one first name. `recipe` is that of the key that came first."""
+    """All keys that go to one first name by conversion."""
 
-    route: Route
+    conversion: Any
     parts: list[tuple[str, EntryFacts]] = field(factory=list)
-    mixed: list[str] = field(factory=list)
 
 
 def make_plan(
     rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
 ) -> PlanFacts:
     """Plan loading `checkpoint` into `live` by `rules`. Raises `PlanUnknownError` when the rules cannot be followed."""
-    return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
+    with gc_paused():  # nothing but new objects that stay: the collector would look at all of them again and again
+        return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
+
+
+class _Singles(dict[str, tuple[str]]):
+    """Tuples of one string, one object for each string."""
+
+    def __missing__(self, text: str) -> tuple[str]:
+        self[text] = (text,)
+        return self[text]
 
 
 class _Planner:
@@ -64,28 +75,27 @@ class _Planner:
         self.remarks: list[LoadRemark] = []
         self.tensors: dict[str, TensorPlan] = {}
         self.leftovers: list[LeftoverKey] = []
-        self.files: dict[str, tuple[str, ...]] = {}
-        self.dtypes: dict[str, tuple[str, ...]] = {}
+        self.mixed: dict[str, list[str]] = {}
 
     def plan(self) -> PlanFacts:
         stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
         keys = self.rules.ordered(list(stored))
         ignored = self.rules.ignored()
-        unexpected = _combined(ignored.unexpected)
-        groups = self._grouped(keys, stored, unexpected)
+        groups = self._take(keys, stored, _combined(ignored.unexpected))
         for name, group in groups.items():
-            self._load(name, group)
+            self._load_converted(name, group)
+        for name, extra in self.mixed.items():
+            self._mixed(name, extra)
         ties = self._tie()
         self._missing(_combined(ignored.missing))
         self.remarks += self.rules.remarks()
-        sources = {tensor.name: tensor.sources[0] for tensor in self.tensors.values() if tensor.status == "loaded"}
         conversions = self.rules.conversions()
-        trips, checked = self.rules.round_trips(sources, self.live.tensors)
+        trips, checked = self._round_trips() if conversions else ((), 0)
         return PlanFacts(
             loader=self.rules.title,
             basis=self.live.basis,
             architecture=self.live.architecture,
-            tensors=tuple(self.tensors[name] for name in self.live.tensors),
+            tensors=self._in_order(),
             leftovers=tuple(self.leftovers),
             remarks=tuple(self.remarks),
             ties=ties,
@@ -96,28 +106,72 @@ class _Planner:
             quantization=self.rules.quantization,
         )
 
-    def _grouped(
+    def _in_order(self) -> tuple[TensorPlan, ...]:
+        if list(self.tensors) == list(self.live.tensors):
+            return tuple(self.tensors.values())
+        return tuple([self.tensors[name] for name in self.live.tensors])
+
+    def _round_trips(self) -> tuple[Sequence[RoundTrip], int]:
+        sources = {item.name: item.sources[0] for item in self.tensors.values() if item.status == "loaded"}
+        return self.rules.round_trips(sources, self.live.tensors)
+
+    def _take(
         self, keys: Sequence[str], stored: Mapping[str, EntryFacts], ignored: Sequence[tuple[str, re.Pattern[str]]]
     ) -> dict[str, _Group]:
-        live = self.live.tensors
+        """Load what is merely renamed, and return the groups of keys that are converted."""
+        live, tensors = self.live.tensors, self.tensors
+        routes = self.rules.routes(keys, live)
+        recipes = routes.recipes
+        if not recipes and self._fits(keys, routes.names, stored):
+            return {}
         groups: dict[str, _Group] = {}
-        for key, route in zip(keys, self.rules.routes(keys, live), strict=True):
-            name, entry = route.name, stored[key]
-            if name not in live:
+        for position, (key, name) in enumerate(zip(keys, routes.names, strict=True)):
+            entry, tensor = stored[key], live.get(name)
+            if tensor is None:
                 self.leftovers.append(self._leftover(entry, name, ignored))
-                continue
-            group = groups.get(name)
-            if group is None:
-                group = groups[name] = _Group(route)
-            elif group.route.recipe is None and route.recipe is None:
-                detail = f"{group.parts[0][1].key} fills it, {key} is dropped"
-                self._remark("duplicate-source", name, (group.parts[0][1].key, key), detail)
-                continue
-            elif (group.route.recipe is None) != (route.recipe is None):
-                group.mixed.append(key)
-                continue
-            group.parts.append((route.pattern or key, entry))
+            elif recipe := recipes.get(position):
+                if name in tensors:
+                    self.mixed.setdefault(name, []).append(key)
+                else:
+                    group = groups.get(name) or groups.setdefault(name, _Group(recipe.conversion))
+                    group.parts.append((recipe.pattern, entry))
+            elif name in tensors:
+                first = tensors[name].sources[0]
+                self._remark("duplicate-source", name, (first, key), f"{first} fills it, {key} is dropped")
+            elif name in groups:
+                self.mixed.setdefault(name, []).append(key)
+            else:
+                tensors[name] = self._plain(name, tensor, entry)
         return groups
+
+    def _fits(self, keys: Sequence[str], names: Sequence[str], stored: Mapping[str, EntryFacts]) -> bool:
+        """Load everything at once when each live tensor has exactly one key, as most checkpoints have."""
+        live = self.live.tensors
+        found = dict(zip(names, map(stored.__getitem__, keys), strict=True)) if len(names) == len(live) else {}
+        if found.keys() != live.keys():
+            return False
+        files, dtypes = _Singles(), _Singles()
+        plans = [
+            TensorPlan(
+                name=name,
+                status="loaded",
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                sources=(entry.key,),
+                files=files[entry.file],
+                stored_dtypes=dtypes[entry.dtype],
+            )
+            if (entry := found[name]).shape == tensor.shape and entry.dtype not in INTEGERS
+            else self._plain(name, tensor, entry)
+            for name, tensor in live.items()
+        ]
+        self.tensors = dict(zip(live, plans, strict=True))
+        return True
+
+    def _mixed(self, name: str, extra: Sequence[str]) -> None:
+        first = self.tensors[name].sources[0] if name in self.tensors else ""
+        detail = f"{len(extra)} more keys give it in another form: {', '.join(extra[:3])}"
+        self._remark("mixed-group", name, (first, *extra), detail)
 
     def _remark(self, kind: str, name: str, keys: tuple[str, ...], detail: str) -> None:
         self.remarks.append(LoadRemark(kind=kind, name=name, keys=keys, detail=detail))
@@ -142,35 +196,22 @@ class _Planner:
             pattern=pattern,
         )
 
-    def _load(self, name: str, group: _Group) -> None:
-        if group.mixed:
-            detail = f"{len(group.mixed)} more keys give it in another form: {', '.join(group.mixed[:3])}"
-            self._remark("mixed-group", name, (group.parts[0][1].key, *group.mixed), detail)
-        if group.route.recipe is None:
-            self._load_plain(name, group.parts[0][1])
-        else:
-            self._load_converted(name, group)
-
-    def _load_plain(self, name: str, entry: EntryFacts) -> None:
-        tensor = self.live.tensors[name]
-        same = entry.shape == tensor.shape
-        if name in self.tensors:
-            self._remark("double-write", name, (entry.key,), "a conversion writes it as well; the last one wins")
-        self.tensors[name] = TensorPlan(
-            name=name,
-            status="loaded" if same else "mismatched",
-            shape=tensor.shape,
-            dtype=self.rules.loaded_dtype(name, tensor),
-            sources=(entry.key,),
-            files=self.files.setdefault(entry.file, (entry.file,)),
-            stored_dtypes=self.dtypes.setdefault(entry.dtype, (entry.dtype,)),
-            converted_shape=None if same else entry.shape,
-        )
-        if detail := integer_cast(entry, tensor.dtype):
+    def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
+        if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
             self._remark("integer-cast", name, (entry.key,), detail)
+        return TensorPlan(
+            name=name,
+            status="loaded" if entry.shape == tensor.shape else "mismatched",
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            sources=(entry.key,),
+            files=(entry.file,),
+            stored_dtypes=(entry.dtype,),
+            converted_shape=None if entry.shape == tensor.shape else entry.shape,
+        )
 
     def _load_converted(self, name: str, group: _Group) -> None:
-        recipe = group.route.recipe
+        recipe = group.conversion
         converted = self.rules.convert(name, recipe, group.parts, self.live.tensors[name].dtype)
         entries = [entry for _, entry in group.parts]
         for detail, keys in numbering(group.parts):
@@ -186,7 +227,7 @@ class _Planner:
                 name=target,
                 status=status,
                 shape=tensor.shape,
-                dtype=self.rules.loaded_dtype(target, tensor),
+                dtype=tensor.dtype,
                 sources=tuple(entry.key for entry in entries),
                 files=tuple(sorted({entry.file for entry in entries})),
                 operations=self.rules.operations(recipe),
@@ -215,7 +256,8 @@ class _Planner:
                 )
                 if (other := next(later, None)) is not None:
                     self._share(name, other)
-        self._share_aliases()
+        if len(self.tensors) < len(self.live.tensors):
+            self._share_aliases()
         return tuple(found)
 
     def _share_aliases(self) -> None:
@@ -244,6 +286,8 @@ class _Planner:
         )
 
     def _missing(self, ignored: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+        if len(self.tensors) == len(self.live.tensors):
+            return
         for name, tensor in self.live.tensors.items():
             if name in self.tensors:
                 continue

@@ -24,16 +24,23 @@ class LiveTensor:
 
 
 @frozen
-class Route:
-    """
-    Where one stored key goes: the live name, or its last name when that is not live.
+class Recipe:
+    """A loader's conversion, and the source pattern by which one key is part of it."""
 
-    `recipe` is the loader's conversion and `pattern` the source pattern that matched; both None for a mere renaming.
+    conversion: Any
+    pattern: str
+
+
+@frozen
+class Routes:
+    """
+    Where stored keys go: of each the live name, or its last name when that is not live, in the order of the keys.
+
+    `recipes` holds the conversions by position; a key without one is merely renamed.
     """
 
-    name: str
-    recipe: Any = None
-    pattern: str | None = None
+    names: Sequence[str]
+    recipes: Mapping[int, Recipe]
 
 
 @frozen
@@ -61,17 +68,14 @@ class LoaderRules(Protocol):
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         """Return the keys in the order in which the loader takes them."""
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
-        """Return the route of every key, in the same order."""
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+        """Return the routes of the keys."""
 
-    def operations(self, recipe: Any) -> tuple[str, ...]:
-        """Return the class names of the operations of a recipe."""
+    def operations(self, conversion: Any) -> tuple[str, ...]:
+        """Return the class names of the operations of a conversion."""
 
-    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
-        """Follow the shapes of `parts` (pattern and entry) through a recipe whose first live name is `name`."""
-
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        """Return the dtype of the tensor after loading."""
+    def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        """Follow the shapes of `parts` (pattern and entry) through a conversion whose first live name is `name`."""
 
     def ties(self) -> Mapping[str, str]:
         """Return the declared ties, live name to live name."""

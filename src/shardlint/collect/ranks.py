@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..facts import Facts, RankDifference, RanksFacts
-from ..facts.sharding import OwnershipFacts, ShardingFacts, placement_texts
+from ..facts.sharding import EXPERT, OwnershipFacts, ShardingFacts, placement_texts
 from ..names import natural_key, ranges
 from .exchange import Ask, Place, converse
 
@@ -28,15 +28,42 @@ LISTED = 200
 """Differences that are kept; the others are counted."""
 
 FIELDS = ("global_shape", "dtype", "owner", "domain", "mesh", "placements", "requires_grad")
+RUNTIME_FIELDS = ("entered", "gradient")
 Rows = dict[str, tuple[str, ...]]
 
 
 @frozen(kw_only=True)
 class Summary:
-    """What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges."""
+    """
+    What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges.
+
+    `runtime` are the digests of its traced steps, empty without a trace.
+    """
 
     digests: tuple[str, ...]
     peers: str
+    runtime: tuple[str, ...] = ()
+
+
+@frozen
+class _Table:
+    """One of the tables that are compared: which digests, the fields of its rows, this rank's own rows."""
+
+    name: str
+    fields: tuple[str, ...]
+    own: Rows
+
+    def digests(self, said: Summary) -> tuple[str, ...]:
+        """What a rank said about this table."""
+        return said.runtime if self.name == "runtime" else said.digests
+
+
+@frozen
+class _Question:
+    """A question for the rows of a table in some buckets."""
+
+    table: str
+    buckets: tuple[int, ...]
 
 
 def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
@@ -45,15 +72,22 @@ def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
 
     Raises `RanksError` when a rank failed, died or did not come within `timeout` seconds.
     """
-    rows = rows_of(facts.sharding)
-    message = msgspec.json.encode(summary_of(facts.sharding, rows, place.rank)).decode()
+    tables = {
+        "parameters": _Table("parameters", FIELDS, rows_of(facts.sharding)),
+        "runtime": _Table("runtime", RUNTIME_FIELDS, runtime_rows(facts)),
+    }
+    summary = summary_of(facts.sharding, tables["parameters"].own, place.rank)
+    if facts.runtime is not None:
+        summary = evolve(summary, runtime=_digests(tables["runtime"].own))
+    message = msgspec.json.encode(summary).decode()
 
     def answer(question: str) -> str:
-        return msgspec.json.encode(_rows_in(rows, msgspec.json.decode(question, type=list[int]))).decode()
+        asked = msgspec.json.decode(question, type=_Question)
+        return msgspec.json.encode(_rows_in(tables[asked.table].own, asked.buckets)).decode()
 
     def lead(messages: list[str], ask: Ask) -> str:
         said = [msgspec.json.decode(text, type=Summary) for text in messages]
-        return msgspec.json.encode(_compared(said, rows, ask)).decode()
+        return msgspec.json.encode(_compared(said, tables, ask)).decode()
 
     return msgspec.json.decode(converse(place, message, lead=lead, answer=answer, timeout=timeout), type=RanksFacts)
 
@@ -87,14 +121,43 @@ def _row(sharding: ShardingFacts, record: OwnershipFacts) -> tuple[str, ...]:
 
 def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> Summary:
     """The first message of a rank."""
-    hashes = [hashlib.blake2b(digest_size=8) for _ in range(BUCKETS)]
-    for name in sorted(rows):
-        hashes[bucket_of(name)].update("\x1f".join((name, *rows[name], "")).encode("utf-8", "backslashreplace"))
     peers = {rank}
     if sharding is not None:
         peers.update(number for mesh in sharding.meshes for number in mesh.ranks)
         peers.update(number for item in sharding.reductions for number in item.ranks or ())
-    return Summary(digests=tuple(item.hexdigest() for item in hashes), peers=ranges(peers))
+    return Summary(digests=_digests(rows), peers=ranges(peers))
+
+
+def _digests(rows: Rows) -> tuple[str, ...]:
+    """A digest for each bucket of names."""
+    hashes = [hashlib.blake2b(digest_size=8) for _ in range(BUCKETS)]
+    for name in sorted(rows):
+        hashes[bucket_of(name)].update("\x1f".join((name, *rows[name], "")).encode("utf-8", "backslashreplace"))
+    return tuple(item.hexdigest() for item in hashes)
+
+
+def runtime_rows(facts: Facts) -> Rows:
+    """
+    What a traced step must have in common on ranks that work together, by name: which units ran, which gradients came.
+
+    Experts are left out of the gradients: another rank's experts may be those that got the tokens.
+    """
+    runtime = facts.runtime
+    if runtime is None:
+        return {}
+    forwarded = runtime.forwarded()
+    rows: Rows = {f"unit {unit.name}": (_yes(unit.name in forwarded), "") for unit in runtime.units if unit.observed}
+    if runtime.raised:
+        return rows
+    experts = {record.fqn for record in facts.sharding.parameters if record.domain == EXPERT} if facts.sharding else ()
+    for item in runtime.gradients:
+        if item.fqn not in experts:
+            rows[f"gradient {item.fqn}"] = ("", _yes(item.present > 0))
+    return rows
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def bucket_of(name: str) -> int:
@@ -107,17 +170,23 @@ def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
     return {name: row for name, row in rows.items() if bucket_of(name) in wanted}
 
 
-def _compared(said: Sequence[Summary], own: Rows, ask: Ask) -> RanksFacts:
+def _compared(said: Sequence[Summary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
     groups = groups_of([_numbers(item.peers) for item in said])
+    traced = [rank for rank, item in enumerate(said) if item.runtime]
     differences: list[RankDifference] = []
+    runtime: list[RankDifference] = []
     for group in groups:
-        differences.extend(_differences(group, said, own, ask))
-    differences.sort(key=lambda item: (natural_key(item.fqn), item.field, item.ranks))
+        differences.extend(_differences(group, said, tables["parameters"], ask))
+        runtime.extend(_differences([rank for rank in group if rank in traced], said, tables["runtime"], ask))
+    for found in (differences, runtime):
+        found.sort(key=lambda item: (natural_key(item.fqn), item.field, item.ranks))
     return RanksFacts(
         world_size=len(said),
         compared=tuple(tuple(group) for group in groups),
         differences=tuple(differences[:LISTED]),
         left_out=max(0, len(differences) - LISTED),
+        runtime=tuple(runtime[:LISTED]),
+        runtime_traced=tuple(traced),
     )
 
 
@@ -148,12 +217,14 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-def _differences(group: list[int], said: Sequence[Summary], own: Rows, ask: Ask) -> Iterator[RankDifference]:
+def _differences(group: list[int], said: Sequence[Summary], table: _Table, ask: Ask) -> Iterator[RankDifference]:
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank in group:
-        alike.setdefault(said[rank].digests, []).append(rank)
+        alike.setdefault(table.digests(said[rank]), []).append(rank)
     classes = list(alike.items())
-    reference, ranks_of_reference = classes[0][0], classes[0][1]
+    if len(classes) < 2:
+        return
+    reference, ranks_of_reference = classes[0]
     for digests, ranks in classes[1 + CLASSES :]:
         yield RankDifference(
             fqn="<model>",
@@ -165,18 +236,20 @@ def _differences(group: list[int], said: Sequence[Summary], own: Rows, ask: Ask)
         )
     for digests, ranks in classes[1 : 1 + CLASSES]:
         buckets = [index for index in range(BUCKETS) if digests[index] != reference[index]]
-        asked = _ask_rows((ranks_of_reference[0], ranks[0]), buckets, own, ask)
-        yield from _between(asked[ranks_of_reference[0]], asked[ranks[0]], ranks_of_reference[0], tuple(ranks))
+        asked = _ask_rows((ranks_of_reference[0], ranks[0]), buckets, table, ask)
+        yield from _between(asked[ranks_of_reference[0]], asked[ranks[0]], table, ranks_of_reference[0], tuple(ranks))
 
 
-def _ask_rows(ranks: Iterable[int], buckets: list[int], own: Rows, ask: Ask) -> dict[int, Rows]:
+def _ask_rows(ranks: Iterable[int], buckets: list[int], table: _Table, ask: Ask) -> dict[int, Rows]:
     others = [rank for rank in ranks if rank != 0]
-    answers = ask(others, msgspec.json.encode(buckets).decode())
-    found = {rank: msgspec.json.decode(text, type=Rows) for rank, text in answers.items()}
-    return found | ({0: _rows_in(own, buckets)} if 0 in ranks else {})
+    question = msgspec.json.encode(_Question(table.name, tuple(buckets))).decode()
+    found = {rank: msgspec.json.decode(text, type=Rows) for rank, text in ask(others, question).items()}
+    return found | ({0: _rows_in(table.own, buckets)} if 0 in ranks else {})
 
 
-def _between(reference: Rows, other: Rows, rank: int, ranks: tuple[int, ...]) -> Iterator[RankDifference]:
+def _between(
+    reference: Rows, other: Rows, table: _Table, rank: int, ranks: tuple[int, ...]
+) -> Iterator[RankDifference]:
     for name in {**reference, **other}:
         left, right = reference.get(name), other.get(name)
         if left is None or right is None:
@@ -186,7 +259,7 @@ def _between(reference: Rows, other: Rows, rank: int, ranks: tuple[int, ...]) ->
                 fqn=name, field="present", ranks=ranks, value=value, reference_rank=rank, reference=wanted
             )
             continue
-        for field, mine, theirs in zip(FIELDS, left, right, strict=True):
+        for field, mine, theirs in zip(table.fields, left, right, strict=True):
             if mine != theirs:
                 yield RankDifference(
                     fqn=name, field=field, ranks=ranks, value=theirs, reference_rank=rank, reference=mine

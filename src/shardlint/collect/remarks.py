@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from ..facts import EntryFacts
 
-_INTEGERS = ("I", "U", "BOOL")
+INTEGERS = frozenset({"I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL"})
 
 
 def integer_cast(entry: EntryFacts, live_dtype: str) -> str:
     """Say that the stored integers of `entry` become floating-point values, or nothing."""
-    if entry.dtype.startswith(_INTEGERS) and "float" in live_dtype:
+    if entry.dtype in INTEGERS and "float" in live_dtype:
         return f"stored as {entry.dtype}, cast to {live_dtype} without a scale"
     return ""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
-from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Route
+from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Recipe, Routes
 
 _TORCH_DTYPES = {
     "BOOL": "bool",
@@ -107,16 +107,23 @@ class TransformersRules:
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return sorted(keys, key=self._natural_key)
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Sequence[Route]:
-        return list(guarded("renaming keys", lambda: self._routes(keys, live)))
+    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+        found: Routes = guarded("renaming keys", lambda: self._routes(keys, live))
+        return found
 
-    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> list[Route]:
+    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
         names = list(keys)
         for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
             if self._may_match(renaming, names):
                 names = [renaming.rename_source_key(name)[0] for name in names]
         converters = [item for item in self._converters if self._may_match(item, names)]
-        return [self._route(key, name, converters, live) for key, name in zip(keys, names, strict=True)]
+        recipes: dict[int, Recipe] = {}
+        for position, key in enumerate(keys):
+            name, pattern = self._route(key, names[position], converters, live)
+            names[position] = name
+            if pattern is not None:
+                recipes[position] = Recipe(self._by_pattern[pattern], pattern)
+        return Routes(names, recipes)
 
     def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
         """Whether some name may match, asked with one search over all of them. True when that cannot be said."""
@@ -130,7 +137,9 @@ class TransformersRules:
             pattern = re.sub(r"(?<!\\)\^", "", pattern)
         return re.search(pattern, text, re.MULTILINE) is not None
 
-    def _route(self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]) -> Route:
+    def _route(
+        self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]
+    ) -> tuple[str, str | None]:
         pattern = None
         for converter in converters:
             name, pattern = converter.rename_source_key(name)
@@ -138,23 +147,22 @@ class TransformersRules:
                 break
         name = self._with_prefix(name, live)
         if name not in live and key in live:
-            name, pattern = self._with_prefix(key, live), None
-        return Route(name) if pattern is None else Route(name, self._by_pattern[pattern], pattern)
+            return self._with_prefix(key, live), None
+        return name, pattern
 
     def _with_prefix(self, name: str, live: Mapping[str, LiveTensor]) -> str:
         if name.startswith(self._prefix) or f"{self._prefix}.{name}" in live:
             return str(self._rename(name, [], [], self._prefix, live)[0])
         return name
 
-    def operations(self, recipe: Any) -> tuple[str, ...]:
-        return tuple(type(operation).__name__ for operation in recipe.operations)
+    def operations(self, conversion: Any) -> tuple[str, ...]:
+        return tuple(type(operation).__name__ for operation in conversion.operations)
 
-    def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
-        opaque = self._opaque(recipe)
-        if opaque:
+    def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
+        if self._opaque(conversion):
             return Converted({name: None}, "")
         try:
-            return self._convert(name, recipe, parts, dtype)
+            return self._convert(name, conversion, parts, dtype)
         except Exception as error:
             text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
             if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
@@ -173,7 +181,7 @@ class TransformersRules:
     def _convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         import torch
 
-        group = copy.deepcopy(recipe) if self._quantizer is None else _fresh_copy(recipe)
+        group = copy.deepcopy(recipe) if self._quantizer is None else fresh_copy(recipe)
         live_dtype = getattr(torch, dtype)
         quantised = any(hasattr(operation, "hf_quantizer") for operation in group.operations)
         for pattern, entry in parts:
@@ -190,9 +198,6 @@ class TransformersRules:
             tensor = value[0] if isinstance(value, list) else value
             shapes[target] = tuple(int(size) for size in tensor.shape)
         return Converted(shapes)
-
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        return live.dtype
 
     def ties(self) -> Mapping[str, str]:
         found = guarded("reading the ties", self._declared_ties)
@@ -242,9 +247,9 @@ class TransformersRules:
         wanted = self.routes(list(sources.values()), live)
         reached = self.routes(saved, live)
         found = [
-            RoundTrip(name=name, key=sources[name], saved=key, loaded=there.name)
-            for name, key, here, there in zip(sources, saved, wanted, reached, strict=True)
-            if here.name != there.name
+            RoundTrip(name=name, key=sources[name], saved=key, loaded=there)
+            for name, key, here, there in zip(sources, saved, wanted.names, reached.names, strict=True)
+            if here != there
         ]
         return found, len(saved)
 
@@ -273,7 +278,7 @@ def _base_rename(kind: type) -> Any:
     return None
 
 
-def _fresh_copy(recipe: Any) -> Any:
+def fresh_copy(recipe: Any) -> Any:
     """Copy a converter without copying the quantiser that its operations hold."""
     return recipe.copy(
         list(recipe._original_source_patterns),

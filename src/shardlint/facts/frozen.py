@@ -47,6 +47,9 @@ class FrozenDict(Mapping[str, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._items.get(key, default)
+
     # The views of the inner dict are as read-only as those of Mapping and several times as fast.
     def keys(self) -> KeysView[str]:
         return self._items.keys()

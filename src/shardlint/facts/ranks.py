@@ -29,9 +29,13 @@ class RanksFacts:
 
     `compared` lists the sets of ranks that share a mesh or a reduction, and were therefore compared; ranks of
     different pipeline stages share none. `left_out` counts differences beyond the first ones, which are listed.
+    `runtime` are differences of traced steps: a unit (`entered`) or a gradient (`gradient`), `runtime_traced` the
+    ranks that had a trace.
     """
 
     world_size: int
     compared: tuple[tuple[int, ...], ...] = ()
     differences: tuple[RankDifference, ...] = ()
     left_out: int = 0
+    runtime: tuple[RankDifference, ...] = ()
+    runtime_traced: tuple[int, ...] = ()

@@ -14,6 +14,7 @@ from .model import ModelFacts
 from .optimizer import OptimizerFacts
 from .plan import PlanFacts
 from .ranks import RanksFacts
+from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
 from .values import ValuesFacts
 
@@ -31,6 +32,7 @@ class Section(enum.Enum):
     CONTRACT = "contract"
     DATA = "data"
     SHARDING = "sharding"
+    RUNTIME = "runtime"
     RANKS = "ranks"
     OPTIMIZER = "optimizer"
     VALUES = "values"
@@ -95,6 +97,7 @@ class Facts:
     contract: ContractFacts | None = None
     data: DataFacts | None = None
     sharding: ShardingFacts | None = None
+    runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
     values: ValuesFacts | None = None

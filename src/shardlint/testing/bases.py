@@ -26,6 +26,7 @@ from ..facts import (
 from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor, values_for
 from .plans import with_plan
 from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
+from .traces import traced
 
 _HIDDEN, _INNER, _VOCABULARY, _LAYERS, _EXPERTS = 4, 8, 10, 2, 2
 
@@ -402,4 +403,5 @@ BASES: dict[str, Callable[[], Facts]] = {
     "optimized": optimized,
     "optimized-bf16": optimized_bf16,
     "looked-at": looked_at,
+    "traced": traced,
 }

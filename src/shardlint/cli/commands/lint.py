@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from attrs import frozen
@@ -14,11 +14,20 @@ from ..base import EXIT_OK, Command, option
 from ..output import parse_outputs, report_options, reporters_of, write_outputs
 from ..session import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..targets import Request, obtain, target_options
+from ..weights import WeightChoices, shown_progress, weight_options
+
+if TYPE_CHECKING:
+    from ...api import Session
+    from ...facts import Facts
+    from ...live import LiveTarget
+    from ...report.model import Report
 
 _EXAMPLES = (
     ("shardlint lint train.py:build_model --checkpoint ckpt/", "the model that a function builds, and its checkpoint"),
     ("shardlint lint mypackage.models:build --arg size=7b", "a builder with an argument"),
     ("shardlint lint ckpt/", "a checkpoint alone: headers and index, no tensor is read"),
+    ("shardlint lint train.py:build_model --checkpoint ckpt/ --heavy", "every element against the checkpoint too"),
+    ("shardlint lint export/ --reference ckpt/", "one checkpoint against another, element by element"),
     ("shardlint lint facts.json --select D5 --severity D516=warning", "facts of an earlier run, some rules"),
     ("torchrun --nproc-per-node 8 -m shardlint lint train.py:build_model", "every rank of a job; rank 0 reports"),
     ("shardlint lint train.py:build_model --output-format text --output-format json:report.json", "two reports"),
@@ -96,6 +105,7 @@ _job_options = stacked(
 @click.command("lint", cls=Command, examples=_EXAMPLES)
 @target_options
 @selection_options
+@weight_options
 @_verdict_options
 @_output_options
 @_job_options
@@ -110,6 +120,10 @@ def command(
     isolated: bool,
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
+    reference: str | None,
+    sample: float,
+    max_memory: int | None,
+    weight_report: str | None,
     **choices: object,
 ) -> int:
     """
@@ -134,13 +148,14 @@ def command(
         registry=registry,
         layers=(flag_layer(chosen.select, chosen.extend_select, chosen.ignore, chosen.severity),),
         fail_level=_fail_level(chosen.fail_level),
-        heavy=chosen.heavy,
+        heavy=chosen.heavy or reference is not None,
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
+    weights = WeightChoices(reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report)
     job = lint_in_job(
         lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings, values=session.wants_values),
-        lambda facts, live: session.run(facts, live).report,
+        lambda facts, live: _judged(session, facts, live, weights),
         chosen.rank_timeout,
     )
     report = job.report
@@ -151,10 +166,14 @@ def command(
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    if job.leads:
-        with gc_paused():
-            write_outputs(report, outputs, options)
+    with gc_paused():
+        job.show(lambda: write_outputs(report, outputs, options))
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
+
+
+def _judged(session: Session, facts: Facts, live: LiveTarget | None, weights: WeightChoices) -> Report:
+    with shown_progress(weights.apply(facts, live)) as limited:
+        return session.run(facts, limited).report
 
 
 def _fail_level(text: str | None) -> Severity | Literal["never"] | None:

@@ -1,0 +1,51 @@
+"""D705 forward-field-missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+
+from ._words import runtime_of
+
+
+class ForwardFieldMissing(Rule):
+    """
+    A forward ran without a field that the contract says every forward must get.
+
+    ## What it does
+    Compares the arguments of every traced forward of the model with `forward_fields` and `runtime_fields` of the
+    contract's data semantics. An argument that is None was not given.
+
+    ## Why it is unsafe
+    The model falls back on a default: positions from zero, no mask, no loss. It trains, on something else.
+
+    ## What to do
+    Find the stage of the data pipeline that should fill the field, or that drops it (a collator, a column filter by
+    the forward's signature). If the model does not need it, take it out of the contract.
+    """
+
+    code = "D705"
+    name = "forward-field-missing"
+    phase = Phase.D7
+    severity = Severity.ERROR
+    needs = (Section.RUNTIME, Section.CONTRACT)
+    related_config = ("contract.data.forward-fields", "contract.data.runtime-fields")
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        runtime, contract = runtime_of(facts), facts.contract
+        data = contract.data if contract is not None else None
+        if data is None or not (data.forward_fields or data.runtime_fields):
+            return
+        steps = list(runtime.training_steps())
+        if not steps:
+            raise NotEvaluated("no forward of the model with gradients was traced")
+        for name in dict.fromkeys((*data.forward_fields, *data.runtime_fields)):
+            without = [step for step in steps if name not in step.fields]
+            if without:
+                yield self.finding(
+                    subject=name,
+                    kind=SubjectKind.FIELD,
+                    message=f"{len(without)} of {len(steps)} traced forwards did not get the declared field {name}",
+                    evidence={"steps": [step.index for step in without], "given": without[0].fields},
+                )

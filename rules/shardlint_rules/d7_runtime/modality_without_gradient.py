@@ -1,0 +1,78 @@
+"""D709 modality-without-gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
+from shardlint.names import glob_matches
+
+from ._words import after_backward, listed, runtime_of
+
+
+class ModalityWithoutGradient(Rule):
+    """
+    A modality's fields were given, and none of its parameters got a finite gradient.
+
+    ## What it does
+    For each modality of the contract's data semantics of which a field was given in some traced forward, looks for a
+    finite gradient among the trainable parameters that the contract names for it. Steps without the modality (text
+    only), and modalities whose parameters are all frozen, say nothing.
+
+    ## Why it is unsafe
+    The modality's tower does not train: its embeddings are detached, never merged into the sequence, or masked out of
+    the loss, while the loss of the text goes down all the same.
+
+    ## What to do
+    Follow the modality's features from the tower to the place where they replace the placeholder tokens.
+    """
+
+    code = "D709"
+    name = "modality-without-gradient"
+    phase = Phase.D7
+    severity = Severity.ERROR
+    needs = (Section.RUNTIME, Section.CONTRACT)
+    related_config = ("contract.data.modality-fields", "contract.data.modality-parameters")
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        runtime, contract = runtime_of(facts), facts.contract
+        data = contract.data if contract is not None else None
+        if data is None or not data.modality_parameters:
+            return
+        after_backward(runtime)
+        unknown = []
+        for modality, globs in data.modality_parameters.items():
+            held = [item for item in runtime.gradients if _named(item, globs)]
+            if not held:
+                continue
+            given = _given(runtime, data, modality)
+            if given is None:
+                unknown.append(modality)
+            elif given and not any(item.finite for item in held):
+                yield self._silent(modality, given, held)
+        if unknown:
+            raise NotEvaluated(f"the contract names no fields of {listed(unknown)}, so no step is known to hold it")
+
+    def _silent(self, modality: str, given: tuple[str, ...], held: list[GradientFacts]) -> Finding:
+        bad = sum(1 for item in held if item.not_finite)
+        what = f"; {bad} hold NaN or Inf" if bad else ""
+        return self.finding(
+            subject=modality,
+            kind=SubjectKind.FIELD,
+            message=f"{', '.join(given)} given, but none of its {len(held)} parameters got a finite gradient{what}",
+            evidence={"fields": given, "parameters": [item.fqn for item in held], "not_finite": bad},
+        )
+
+
+def _named(item: GradientFacts, globs: tuple[str, ...]) -> bool:
+    return any(glob_matches(glob, name) for glob in globs for name in (item.aliases or (item.fqn,)))
+
+
+def _given(runtime: RuntimeFacts, data: DataSemanticsFacts, modality: str) -> tuple[str, ...] | None:
+    """The modality's fields that some traced forward got; None when the contract names none."""
+    fields = data.modality_fields.get(modality)
+    if not fields:
+        return None
+    seen = {name for step in runtime.training_steps() for name in step.fields}
+    return tuple(name for name in fields if name in seen)

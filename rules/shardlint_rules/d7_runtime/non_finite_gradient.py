@@ -1,0 +1,55 @@
+"""D707 non-finite-gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.facts import GradientFacts, RuntimeFacts
+
+from ._words import runtime_of
+
+
+class NonFiniteGradient(Rule):
+    """
+    A gradient held NaN or Inf when the optimizer was about to step.
+
+    ## What it does
+    Takes the largest magnitude of every gradient before each traced optimizer step (without one: at the end of the
+    trace), in one fused pass. Names the unit in which the backward met it first.
+
+    ## Why it is unsafe
+    One step makes the parameter NaN, and the next forward everything else. On one rank it spreads with the reduction;
+    gradient clipping by a norm that is NaN spreads it to every parameter.
+
+    ## What to do
+    Look at the unit that the backward met first: a division by zero, a logarithm or square root of zero, an overflow
+    in fp16, a mask that leaves a row of a softmax empty. With a loss scaler, trace a step that it does not skip.
+    """
+
+    code = "D707"
+    name = "non-finite-gradient"
+    phase = Phase.D7
+    severity = Severity.ERROR
+    needs = (Section.RUNTIME,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        runtime = runtime_of(facts)
+        bad = [item for item in runtime.gradients if item.not_finite]
+        origin = _first_met(runtime, bad)
+        for item in bad:
+            looks = len(runtime.looks)
+            when = "" if looks == 1 else f" at {len(item.not_finite)} of {looks} looks"
+            first = f"; the backward met it first in {origin}" if origin and len(bad) > 1 else ""
+            yield self.finding(
+                subject=item.fqn,
+                owner=item.units[0] if item.units else None,
+                message=f"its gradient holds NaN or Inf{when}{first}",
+                evidence={"looks": item.not_finite, "first_met_in": origin, "parameters": len(bad)},
+            )
+
+
+def _first_met(runtime: RuntimeFacts, bad: list[GradientFacts]) -> str:
+    """The unit among those with bad gradients of which the backward began first; empty when no order was seen."""
+    units = {unit for item in bad for unit in item.units}
+    return next((unit for unit in runtime.order("backward") if unit in units), "")

@@ -1,0 +1,139 @@
+"""D706 parameter-without-gradient."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import EXPERT, GradientFacts, TracedUnit
+from shardlint.names import glob_matches, pattern_of
+
+from ._words import after_backward, listed, runtime_of
+
+_NUMBERED_EXPERT = re.compile(r"experts?\.[0-9]+(?:\.|\Z)")
+_WHY_CUT = (
+    "A reentrant checkpoint runs its region without a graph unless one of the region's inputs needs a gradient. With "
+    "frozen embeddings none does, so nothing in the region trains, and torch says so in one warning at most."
+)
+_WHAT_CUT = (
+    "Use the non-reentrant checkpoint (`use_reentrant=False`), or make the inputs of the region need gradients "
+    "(`enable_input_require_grads()`)."
+)
+
+
+@frozen(kw_only=True)
+class UnusedOptions:
+    """`unused`: globs over names of parameters that are not expected to get gradients (heads that no loss uses)."""
+
+    unused: tuple[str, ...] = ()
+
+
+class ParameterWithoutGradient(Rule):
+    """
+    A trainable parameter got no gradient in any traced step.
+
+    ## What it does
+    Looks at the gradients before each traced optimizer step (without one: at the end of the trace). Parameters that
+    had none at any look are reported, by unit when none of the unit's had one. It is an error when a reentrant
+    checkpoint region cut them off. Experts that were not called while others of their block were are left out, and
+    so is what the option `unused` names.
+
+    ## Why it is unsafe
+    The parameter does not train, though it is meant to: a branch that is never taken, an output that no loss reads, a
+    `detach()` or a `no_grad()` in between. DDP without `find_unused_parameters` waits for it.
+
+    ## What to do
+    Freeze it if it is not meant to train; else find where the graph ends between it and the loss.
+    """
+
+    code = "D706"
+    name = "parameter-without-gradient"
+    phase = Phase.D7
+    severity = Severity.WARNING
+    needs = (Section.RUNTIME,)
+    options_type = UnusedOptions
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        runtime = runtime_of(facts)
+        after_backward(runtime)
+        units = runtime.unit_by_name()
+        missing = [item for item in runtime.gradients if not item.present and not self._declared(item)]
+        missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
+        left: dict[str, list[GradientFacts]] = {}
+        for item in missing:
+            left.setdefault(item.units[0] if item.units else "", []).append(item)
+        whole = {name: len(items) for name, items in runtime.gradients_by_unit().items()}
+        for name, items in left.items():
+            unit = units.get(name)
+            if unit is not None and len(items) > 1 and len(items) == whole[name]:
+                yield self._unit(unit, items)
+            else:
+                for item in items:
+                    yield self._parameter(item, unit)
+
+    def _declared(self, item: GradientFacts) -> bool:
+        names = item.aliases or (item.fqn,)
+        return any(glob_matches(glob, name) for glob in self.options.unused for name in names)
+
+    def _unit(self, unit: TracedUnit, items: list[GradientFacts]) -> Finding:
+        names = [item.fqn for item in items]
+        return self._report(
+            unit.name,
+            SubjectKind.UNIT,
+            f"none of its {len(names)} trainable parameters got a gradient ({listed(names)})",
+            unit,
+            items,
+        )
+
+    def _parameter(self, item: GradientFacts, unit: TracedUnit | None) -> Finding:
+        return self._report(item.fqn, SubjectKind.TENSOR, "got no gradient in any traced step", unit, [item])
+
+    def _report(
+        self, subject: str, kind: SubjectKind, text: str, unit: TracedUnit | None, items: list[GradientFacts]
+    ) -> Finding:
+        cut = unit is not None and unit.cut_off
+        idle = all(item.module_ran is False for item in items)
+        reason = "; its region of a reentrant checkpoint had no input that needs one" if cut else ""
+        reason = reason or ("; no module that holds it was called" if idle else "")
+        return self.finding(
+            subject=subject,
+            kind=kind,
+            owner=unit.name if unit is not None else None,
+            severity=Severity.ERROR if cut else Severity.WARNING,
+            message=text + reason,
+            evidence={"parameters": [item.fqn for item in items], "called": not idle, "cut_off": cut},
+            why=_WHY_CUT if cut else None,
+            remediation=_WHAT_CUT if cut else None,
+        )
+
+
+def _experts(facts: Facts) -> set[str]:
+    if facts.sharding is None:
+        return set()
+    return {record.fqn for record in facts.sharding.parameters if record.domain == EXPERT}
+
+
+def _without_idle_experts(
+    missing: list[GradientFacts], every: tuple[GradientFacts, ...], experts: set[str]
+) -> list[GradientFacts]:
+    """Leave out experts without tokens: not called, while another of the same block got gradients."""
+    busy = {_block(item.fqn) for item in every if item.present}
+
+    def idle(item: GradientFacts) -> bool:
+        if item.module_ran:
+            return False
+        block = _block(item.fqn)
+        return bool(item.fqn in experts or (block and block in busy))
+
+    return [item for item in missing if not idle(item)]
+
+
+def _block(fqn: str) -> str:
+    """What comes before the number of an expert, with what comes after it; empty for what is no numbered expert."""
+    found = _NUMBERED_EXPERT.search(fqn)
+    if found is None:
+        return ""
+    return f"{fqn[: found.start()]}{pattern_of(fqn[found.start() :])}"

@@ -1,0 +1,77 @@
+"""D710 unit-on-some-ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import RankDifference, UnitFacts
+from shardlint.names import ranges
+
+from ._words import runtime_of
+
+
+class UnitOnSomeRanks(Rule):
+    """
+    A unit was entered, or a gradient came, on some of the ranks that work together only.
+
+    ## What it does
+    Compares between ranks that share a mesh or a reduction which units ran forward and which parameters got gradients
+    in the traced steps. Ranks of different pipeline stages share none. Gradients of experts are not compared: it
+    depends on the rank which of them got tokens. Under DDP with `find_unused_parameters` branches may differ. When a
+    step raised, only the units are compared.
+
+    ## Why it is unsafe
+    Entering a unit gathers it, and the gather waits for every rank of the group. A branch that one rank does not take
+    hangs the job, or pairs the gather with another rank's next one of another size.
+
+    ## What to do
+    Take the same branch on every rank: run the unit with an input of zeros (or of length zero) where a rank has
+    nothing for it, or decide together, by a reduction.
+    """
+
+    code = "D710"
+    name = "unit-on-some-ranks"
+    phase = Phase.D7
+    severity = Severity.ERROR
+    needs = (Section.RUNTIME, Section.RANKS)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        ranks, runtime = facts.ranks, runtime_of(facts)
+        assert ranks is not None
+        traced = set(ranks.runtime_traced)
+        if not any(len(traced.intersection(group)) > 1 for group in ranks.compared):
+            raise NotEvaluated("no two ranks that share a mesh or a reduction had a trace")
+        units = facts.sharding.units if facts.sharding else ()
+        if any(_allows_unused(unit) for unit in units):
+            return
+        for item in ranks.runtime:
+            if item.field in ("entered", "gradient"):
+                yield self.difference(item, runtime.raised)
+
+    def difference(self, item: RankDifference, raised: str) -> Finding:
+        kind, _, subject = item.fqn.partition(" ")
+        what = "ran forward" if item.field == "entered" else "got a gradient"
+        took, left = (
+            (item.ranks, (item.reference_rank,)) if item.value == "yes" else ((item.reference_rank,), item.ranks)
+        )
+        ended = f"; the traced block raised {raised}" if raised else ""
+        return self.finding(
+            subject=subject,
+            kind=SubjectKind.UNIT if kind == "unit" else SubjectKind.TENSOR,
+            owner=subject if kind == "unit" else None,
+            ranks=item.ranks,
+            message=f"{what} on {_ranks(took)} and not on {_ranks(left)}{ended}",
+            evidence={"with": took, "without": left},
+            key=item.field,
+        )
+
+
+def _ranks(numbers: Iterable[int]) -> str:
+    held = tuple(numbers)
+    return f"rank{'' if len(held) == 1 else 's'} {ranges(held)}"
+
+
+def _allows_unused(unit: UnitFacts) -> bool:
+    """Whether the wrapper copes with branches that differ between ranks."""
+    return unit.kind == "ddp" and unit.flags.get("find_unused_parameters") is True

@@ -1,0 +1,134 @@
+"""Look at gradients and pending all-gathers: which are there, which are finite. One fused pass for each device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import define, field
+
+from ..collect.sharding.guarded import UNKNOWN, first, listed
+from ..facts import GradientFacts, PendingGather
+from .units import LiveParameter, LiveUnit
+
+_GATHERS = ("_all_gather_result", "allgather_handle", "allgather_output", "all_gather_handle", "all_gather_output")
+
+
+@define
+class _Seen:
+    present: int = 0
+    not_finite: list[int] = field(factory=list)
+    zero: int = 0
+
+
+class Looks:
+    """What every look found, parameter by parameter and unit by unit."""
+
+    def __init__(self, parameters: list[tuple[LiveParameter, tuple[str, ...]]], units: list[LiveUnit]) -> None:
+        self.parameters = parameters
+        self.units = units
+        self.moments: list[str] = []
+        self.pending: list[PendingGather] = []
+        self._seen: dict[int, _Seen] = {}
+
+    def look(self, moment: str) -> None:
+        """Read every trainable parameter's gradient and every unit's all-gathers, now."""
+        number = len(self.moments)
+        self.moments.append(moment)
+        self.pending += [PendingGather(unit=unit.name, look=number) for unit in self.units if is_pending(unit)]
+        found = []
+        for index, (parameter, _) in enumerate(self.parameters):
+            if parameter.read().requires_grad:
+                seen = self._seen.setdefault(index, _Seen())
+                gradient = gradient_of(parameter)
+                if gradient is not None:
+                    found.append((seen, gradient))
+        for (seen, _), largest in zip(found, _largest([gradient for _, gradient in found]), strict=True):
+            seen.present += 1
+            if not math.isfinite(largest):
+                seen.not_finite.append(number)
+            elif largest == 0.0:
+                seen.zero += 1
+
+    def facts(self, ran: set[int], unobserved: set[int]) -> tuple[GradientFacts, ...]:
+        """The gradients as facts. `ran` and `unobserved` are ids of modules that were called, or cannot be watched."""
+        return tuple(
+            GradientFacts(
+                fqn=parameter.fqn,
+                aliases=parameter.names,
+                units=units,
+                present=seen.present,
+                not_finite=tuple(seen.not_finite),
+                zero=seen.zero,
+                module_ran=_ran(parameter, ran, unobserved),
+            )
+            for index, (parameter, units) in enumerate(self.parameters)
+            if (seen := self._seen.get(index)) is not None
+        )
+
+
+def _ran(parameter: LiveParameter, ran: set[int], unobserved: set[int]) -> bool | None:
+    numbers = {id(holder) for holder in parameter.holders}
+    if numbers & ran:
+        return True
+    return None if not numbers or numbers & unobserved else False
+
+
+def gradient_of(parameter: LiveParameter) -> Any:
+    """
+    The local part of the parameter's gradient, None when there is none.
+
+    Beside `.grad`: a main gradient, and what accumulates unsharded while gradients are not synchronised.
+    """
+    tensor, record = parameter.read(), parameter.record
+    gradient = tensor.grad
+    if gradient is None and record is not None:
+        values = vars(record) if hasattr(record, "__dict__") else {}
+        gradient = values.get("unsharded_accumulated_grad")
+        if gradient is None and values.get("_unsharded_param") is not None:
+            gradient = values["_unsharded_param"].grad
+    if gradient is None:
+        main = first(tensor, "main_grad")
+        gradient = None if main is UNKNOWN else main
+    if gradient is None:
+        return None
+    local = first(gradient, "_local_tensor")
+    gradient = gradient if local is UNKNOWN else local
+    return gradient.coalesce()._values() if gradient.is_sparse else gradient
+
+
+def _largest(gradients: list[Any]) -> list[float]:
+    """The largest magnitude of each gradient, NaN when it holds one. The maximum norm overflows for no finite value."""
+    import torch
+
+    groups: dict[tuple[Any, Any], list[int]] = {}
+    results = [0.0] * len(gradients)
+    for index, gradient in enumerate(gradients):
+        if gradient.numel() and gradient.device.type != "meta":
+            groups.setdefault((gradient.device, gradient.dtype), []).append(index)
+    with torch.no_grad():
+        for indices in groups.values():
+            norms = torch._foreach_norm([gradients[index] for index in indices], float("inf"))
+            for index, norm in zip(indices, torch.stack([item.float() for item in norms]).tolist(), strict=True):
+                results[index] = norm
+    return results
+
+
+def is_pending(unit: LiveUnit) -> bool:
+    """Whether an all-gather of the unit was started and nobody waited for it."""
+    return any(_holds_gather(item) for item in _places(unit))
+
+
+def _places(unit: LiveUnit) -> Iterable[Any]:
+    """Where frameworks keep an all-gather: the parameter group, a fused group, the context of each parameter."""
+    for group in unit.groups:
+        yield group
+        yield first(group, "param_group")
+        for param in listed(first(group, "hsdp_params")):
+            yield first(param, "allgather_comm_ctx")
+
+
+def _holds_gather(place: Any) -> bool:
+    found = (first(place, name) for name in _GATHERS)
+    return any(item is not UNKNOWN and item is not None for item in found)

@@ -1,0 +1,73 @@
+"""Notice torch functions that are given a sharded parameter itself, past the forward that would gather it."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from ..facts import DirectUse
+from .recorder import Recorder, graph_task
+
+_HARMLESS = frozenset(
+    (
+        "__get__",
+        "__set__",
+        "__hash__",
+        "__repr__",
+        "__format__",
+        "__len__",
+        "size",
+        "dim",
+        "detach",
+        "numel",
+        "nelement",
+        "stride",
+        "storage_offset",
+        "is_floating_point",
+        "is_complex",
+        "is_contiguous",
+        "untyped_storage",
+        "data_ptr",
+        "element_size",
+        "get_device",
+        "requires_grad_",
+        "register_hook",
+        "register_post_accumulate_grad_hook",
+    )
+)
+_FRAMEWORK = ("/torch/distributed/", "/torch/_dynamo/", "/torch/optim/")
+
+
+def use_mode(recorder: Recorder, sharded: dict[int, tuple[str, str]]) -> Any:
+    """
+    Return a `TorchFunctionMode` that writes direct uses down.
+
+    `sharded` gives unit and name of each sharded parameter by its id. Uses without gradients (optimizers, saving,
+    initialising) and those of the framework itself are not meant.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Uses(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for item in args:
+                if id(item) in sharded and not recorder.gathering:
+                    name = getattr(func, "__name__", "")
+                    if name not in _HARMLESS and torch.is_grad_enabled() and graph_task() == -1:
+                        _write_down(recorder, sharded[id(item)], name)
+            return func(*args, **(kwargs or {}))
+
+    return Uses()
+
+
+def _write_down(recorder: Recorder, found: tuple[str, str], function: str) -> None:
+    frame: FrameType | None = sys._getframe(3)
+    if frame is None or any(part in frame.f_code.co_filename for part in _FRAMEWORK):
+        return
+    while frame is not None and "/torch/" in frame.f_code.co_filename:
+        frame = frame.f_back
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else ""
+    unit, parameter = found
+    use = DirectUse(unit=unit, parameter=parameter, function=function, where=where)
+    recorder.direct_uses.setdefault(found, use)
