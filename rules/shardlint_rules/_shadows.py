@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from attrs import frozen
@@ -9,6 +10,9 @@ from attrs import frozen
 from shardlint import Facts
 from shardlint.facts import TensorFacts
 from shardlint.ties import wanted_pairs
+
+_POSITIONS = re.compile(r"pos|wpe")
+"""In the names of embeddings of positions, which stand beside that of tokens and may have as many rows."""
 
 
 @frozen
@@ -21,7 +25,7 @@ class Shadows:
 
 def dead_shadows(facts: Facts) -> Shadows:
     """
-    Trainable matrices of the shape of a tied pair that have no alias and no source in the checkpoint.
+    Trainable matrices of the shape of a tied pair, beside one of its ends, without alias and source in the checkpoint.
 
     Square ones are left out, and so is everything when no pair is tied: one end alone is what a pipeline stage holds.
     """
@@ -40,13 +44,20 @@ def _candidates(facts: Facts) -> Iterator[TensorFacts]:
         return
     names = model.tensor_by_name()
     tied = {
-        names[target].shape
+        (names[target].shape, _beside(name))
         for target, source in wanted_pairs(model).items()
-        if target in names and source in names and names[target] is names[source] and len(names[target].shape) == 2
+        if target in names and source in names and names[target] is names[source]
+        for name in (target, source)
     }
     for tensor in model.parameters:
-        if tensor.requires_grad and len(tensor.aliases) == 1 and tensor.shape in tied and len(set(tensor.shape)) == 2:
+        matrix = tensor.requires_grad and len(tensor.aliases) == 1 and len(tensor.shape) == len(set(tensor.shape)) == 2
+        if matrix and (tensor.shape, _beside(tensor.fqn)) in tied and not _POSITIONS.search(tensor.fqn):
             yield tensor
+
+
+def _beside(name: str) -> str:
+    """The FQN of what holds the module of the tensor."""
+    return ".".join(name.split(".")[:-2])
 
 
 def _without_source(facts: Facts) -> set[str] | None:

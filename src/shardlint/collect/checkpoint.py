@@ -14,6 +14,7 @@ from .headers import quoted, read_header
 from .reading import gc_paused
 from .stored_bytes import ByteComparer
 from .targets import TargetError
+from .tokenizer import tokenizer_size
 
 SINGLE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -63,7 +64,13 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         raise CheckpointError(_nothing_found(path, names))
     with gc_paused():
         facts = _read(folder, names, choice)
-    return evolve(facts, path=str(path), config=config, problems=(*config_problems, *facts.problems))
+    return evolve(
+        facts,
+        path=str(path),
+        config=config,
+        problems=(*config_problems, *facts.problems),
+        tokenizer_size=tokenizer_size(folder),
+    )
 
 
 def _choose_file(folder: Path, name: str) -> _Choice | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..names import natural_key
+from .adapters import adapter_facts
 from .declarations import declarations, rebuildable_buffers
 from .matching import matches_type
 from .offload import offload_reasons
@@ -52,6 +53,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         cycles=tuple(walk.cycles),
         key_mapping=key_mapping(walk.root),
         offload=offload_reasons(walk),
+        adapters=adapter_facts(walk),
     )
 
 

@@ -1,5 +1,6 @@
 """Frozen facts: what collectors produce and rules read. Nothing here imports torch."""
 
+from .adapters import AdapterFacts
 from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
     ContractFacts,
@@ -77,6 +78,7 @@ __all__ = [
     "UNMANAGED",
     "UNTRACKED",
     "WRAPPER_KINDS",
+    "AdapterFacts",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",

@@ -6,6 +6,7 @@ import math
 
 from attrs import frozen
 
+from .adapters import AdapterFacts
 from .frozen import EMPTY, FrozenDict
 
 
@@ -180,6 +181,7 @@ class ModelFacts:
     cycles: tuple[str, ...] = ()
     key_mapping: str | None = None
     offload: tuple[str, ...] = ()
+    adapters: tuple[AdapterFacts, ...] = ()
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

@@ -1,0 +1,77 @@
+"""D109 option-inert."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+
+
+@frozen(kw_only=True)
+class RunOptions:
+    """
+    What the run is meant to do: `prefetch` (units prefetch one another), `rank0_loading` (rank 0 alone reads the
+    weights, the others begin on meta), `loads_checkpoint` (the checkpoint that is named is loaded into the model).
+    """
+
+    prefetch: bool = False
+    rank0_loading: bool = False
+    loads_checkpoint: bool = False
+
+
+class OptionInert(Rule):
+    """
+    A run option that was declared has no effect in the facts.
+
+    ## What it does
+    For each run option that the rule's options declare, looks for what it should have caused: with `prefetch`, units
+    with prefetch targets; with `rank0-loading`, meta tensors on the other ranks before the model is sharded; with
+    `loads-checkpoint`, the report of a load. Nothing is checked that nobody declared.
+
+    ## Why it is unsafe
+    An option that is misspelt, read too late, or ignored by this code path is believed to be in force. The run is
+    slower, needs more memory, or trains from random values, and its log says otherwise.
+
+    ## What to do
+    Look where the option is read, and whether this code path reads it before the model is built.
+    """
+
+    code = "D109"
+    name = "option-inert"
+    phase = Phase.D1
+    severity = Severity.WARNING
+    needs = (Section.MODEL,)
+    options_type = RunOptions
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        options: RunOptions = self.options
+        if options.prefetch:
+            yield from self.prefetch(facts)
+        if options.rank0_loading:
+            yield from self.rank0_loading(facts)
+        if options.loads_checkpoint and facts.load is None:
+            named = facts.checkpoint.path if facts.checkpoint is not None else "a checkpoint"
+            yield self.inert("loads-checkpoint", f"{named} is to be loaded, and no load is on record", {})
+
+    def prefetch(self, facts: Facts) -> Iterator[Finding]:
+        if facts.sharding is None:
+            raise NotEvaluated(f"whether units prefetch: {facts.why_absent(Section.SHARDING)}")
+        units = facts.sharding.units
+        if not any(unit.forward_prefetch or unit.backward_prefetch for unit in units):
+            text = f"prefetch is wanted, and none of {len(units)} units has a prefetch target"
+            yield self.inert("prefetch", text, {"units": [unit.name for unit in units[:50]]})
+
+    def rank0_loading(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.model is not None
+        rank, units = facts.environment.rank, facts.sharding.units if facts.sharding is not None else ()
+        if rank == 0 or units:
+            return
+        real = [tensor.fqn for tensor in facts.model.parameters if not tensor.is_meta]
+        if real:
+            text = f"rank 0 alone is to load, and rank {rank} holds {len(real)} parameters with storage"
+            yield self.inert("rank0-loading", text, {"tensors": real[:50]}, (rank,))
+
+    def inert(self, option: str, text: str, evidence: dict[str, object], ranks: tuple[int, ...] = ()) -> Finding:
+        return self.finding(subject=option, kind=SubjectKind.CONFIG, message=text, evidence=evidence, ranks=ranks)

@@ -1,0 +1,80 @@
+"""D108 wrap-class-missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ModelFacts, ShardingFacts
+from shardlint.names import closest
+
+_LIBRARY = "transformers."
+
+
+@frozen(kw_only=True)
+class WrapOptions:
+    """`classes`: names of the classes that are to be wrapped; empty for what the model's class declares."""
+
+    classes: tuple[str, ...] = ()
+
+
+class WrapClassMissing(Rule):
+    """
+    No module of the model is of a class that is to be wrapped.
+
+    ## What it does
+    Takes the class names that are to become units of their own: the option `classes`, else the `_no_split_modules` of
+    the model's class. When none of them is the class of any module, automatic wrapping finds nothing; the finding is
+    an error when the model is sharded and all its units are the root. Names that are absent beside others that resolve
+    are not reported; what classes of Transformers declare is looked at only once it mattered, because parts of a model
+    inherit it, and stays a warning then.
+
+    ## Why it is unsafe
+    A wrap policy that matches nothing raises nothing: all parameters land in one unit, which is gathered as a whole.
+    Memory peaks at the unsharded model, and nothing overlaps.
+
+    ## What to do
+    Name a class that the model has (the repeated block), in the configuration of the wrap policy or in the class.
+    """
+
+    code = "D108"
+    name = "wrap-class-missing"
+    phase = Phase.D1
+    severity = Severity.WARNING
+    needs = (Section.MODEL,)
+    related_config = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_wrap_modules")
+    options_type = WrapOptions
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        model = facts.model
+        assert model is not None
+        wanted = self.options.classes or _declared(model)
+        present = {module.qualified_type.rpartition(".")[2] for module in model.modules}
+        if not wanted or not present.isdisjoint(wanted):
+            return
+        landed = facts.sharding is not None and _all_in_root(facts.sharding)
+        shipped = not self.options.classes and model.qualified_type.startswith(_LIBRARY)
+        if shipped and not landed:
+            return  # parts of a library's models inherit what the whole declares
+        near = [name for item in wanted for name in closest(item, present, 1)]
+        more = f"; the model has {', '.join(dict.fromkeys(near))}" if near else ""
+        yield self.finding(
+            subject=", ".join(wanted),
+            kind=SubjectKind.CONFIG,
+            severity=Severity.ERROR if landed and not shipped else None,
+            message=f"expected modules of the class {' or '.join(wanted)}, found none{more}"
+            + ("; every parameter landed in the root unit" if landed else ""),
+            evidence={"classes": wanted, "nearest": near, "from": "option" if self.options.classes else "class"},
+        )
+
+
+def _declared(model: ModelFacts) -> tuple[str, ...]:
+    root = next((item for item in model.declarations if not item.fqn), None)
+    return root.no_split_modules if root is not None else ()
+
+
+def _all_in_root(sharding: ShardingFacts) -> bool:
+    sharded = [unit for unit in sharding.units if unit.kind != "ddp"]
+    return bool(sharded) and all(unit.at_root for unit in sharded)

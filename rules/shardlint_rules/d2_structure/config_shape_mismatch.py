@@ -1,0 +1,172 @@
+"""D210 config-shape-mismatch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import EMPTY, ModelFacts, TensorFacts
+
+_EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_OTHER_WIDTHS = ("embedding_size", "word_embed_proj_dim", "embedding_dim", "d_embed", "hidden_size_per_layer_input")
+_BLOCK = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)$")
+_INNER = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
+
+
+class ConfigShapeMismatch(Rule):
+    """
+    The configuration says one size, and the tensors have another.
+
+    ## What it does
+    Compares the configuration with the built tensors where both say the same thing: vocabulary and hidden size with the
+    input embedding, the number of layers with the repeated blocks, attention heads with the projections, the number of
+    experts with fused experts. An embedding with more rows than the vocabulary is padded, and right. A tokenizer beside
+    the checkpoint that gives larger tokens than the embedding has rows is reported too. Models whose parts disagree
+    among themselves, and models of several parts, are compared only where the configuration of the part is known.
+
+    ## Why it is unsafe
+    Whatever is rebuilt from the configuration (a resumed run, a server, a converted checkpoint) gets other shapes than
+    this model. A token beyond the embedding reads foreign memory or stops a GPU with an assertion far from its cause.
+
+    ## What to do
+    Change sizes through the library's functions (`resize_token_embeddings`), which change the configuration too, or set
+    the configuration to what was built. Build truncated models with a truncated configuration.
+    """
+
+    code = "D210"
+    name = "config-shape-mismatch"
+    phase = Phase.D2
+    severity = Severity.ERROR
+    needs = (Section.MODEL,)
+    related_config = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        model = facts.model
+        assert model is not None
+        config = _text_part(model.config or EMPTY)
+        if config is None:
+            return
+        yield from self.embeddings(facts, model, config)
+        if facts.environment.world_size == 1:  # a stage of a pipeline holds some of the blocks
+            yield from self.layers(model, config)
+        yield from self.heads(model, config)
+        yield from self.experts(model, config)
+
+    def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
+        found = [item for item in model.parameters if any(_EMBEDDINGS.search(name) for name in item.aliases)]
+        found = [item for item in found if len(item.shape) == 2]
+        if len({item.shape for item in found}) != 1:
+            return
+        tensor = found[0]
+        rows, width = tensor.shape
+        vocabulary, hidden = _number(config, "vocab_size"), _number(config, "hidden_size", "d_model", "n_embd")
+        if vocabulary is not None and rows < vocabulary:
+            yield self.differs("vocab_size", vocabulary, tensor, f"{rows} rows")
+        if hidden is not None and width != hidden and _number(config, *_OTHER_WIDTHS) is None:
+            yield self.differs("hidden_size", hidden, tensor, f"{width} columns")
+        tokens = facts.checkpoint.tokenizer_size if facts.checkpoint is not None else None
+        if tokens is not None and tokens > rows:
+            yield self.finding(
+                subject=tensor.fqn,
+                message=f"the tokenizer gives tokens up to {tokens - 1}, and the embedding has {rows} rows",
+                evidence={"tokenizer": tokens, "rows": rows},
+                key="tokenizer",
+            )
+
+    def layers(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
+        wanted = _number(config, *_LAYERS)
+        blocks = _blocks(model)
+        if wanted is None or len(blocks) != 1:
+            return
+        ((prefix, indices),) = blocks.items()
+        extra = _number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
+        listed = config.get("layer_types")  # one entry for each layer that is built
+        if isinstance(listed, tuple) and len(listed) == len(indices):
+            return
+        if not wanted <= len(indices) <= wanted + extra:
+            yield self.finding(
+                subject=prefix,
+                kind=SubjectKind.MODULE,
+                message=f"the configuration says {wanted} layers, found {len(indices)}",
+                evidence={"config": wanted, "found": len(indices)},
+                key="layers",
+            )
+
+    def heads(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
+        heads, hidden = _number(config, *_HEADS), _number(config, "hidden_size", "d_model", "n_embd")
+        size = _number(config, "head_dim") or (hidden // heads if heads and hidden else None)
+        key_values = _number(config, "num_key_value_heads") or heads
+        if heads is None or size is None or key_values is None:
+            return
+        queries, keys = _projection(model, "q_proj"), _projection(model, "k_proj")
+        if queries is not None and queries.shape[0] not in (heads * size, 2 * heads * size):  # twice with a gate
+            yield self.differs("num_attention_heads", heads, queries, _not_heads(queries, heads, size))
+        ordinary = queries is not None and queries.shape[0] == heads * size
+        if ordinary and keys is not None and keys.shape[0] != key_values * size:
+            yield self.differs("num_key_value_heads", key_values, keys, _not_heads(keys, key_values, size))
+
+    def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
+        wanted = _number(config, *_EXPERTS)
+        found = [item for item in model.parameters if ".experts." in item.fqn and len(item.shape) == 3]
+        counts = {item.shape[0] for item in found}
+        if wanted is not None and len(counts) == 1 and counts != {wanted}:
+            yield self.differs("num_experts", wanted, found[0], f"{found[0].shape[0]} experts")
+
+    def differs(self, name: str, wanted: int, tensor: TensorFacts, found: str) -> Finding:
+        return self.finding(
+            subject=tensor.fqn,
+            message=f"the configuration says {name} = {wanted}, found {found}",
+            evidence={"config": name, "value": wanted, "shape": tensor.shape},
+            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            key=name,
+        )
+
+
+def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
+    """The first projection of that name, None when there is none or layers differ in kind or shape."""
+    found = [item for item in model.parameters if item.fqn.endswith(f".self_attn.{last}.weight")]
+    attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
+    return found[0] if len({item.shape for item in found}) == 1 and len(found) == attentions else None
+
+
+def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:
+    return f"{tensor.shape[0]} rows, not {count} heads of {size}"
+
+
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The configuration of the part that holds the tokens; None when there are parts and none is known to be it."""
+    parts = [key for key, value in config.items() if isinstance(value, Mapping) and "model_type" in value]
+    if not parts:
+        return config
+    return next((config[key] for key in _INNER if key in parts), None) if len(parts) == 1 else None
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _blocks(model: ModelFacts) -> dict[str, list[int]]:
+    """
+    The indices of the repeated blocks below each prefix: modules of the classes that the model calls indivisible.
+
+    Only of models of one stack that generate text: elsewhere the number of layers counts something else now and then.
+    """
+    if not model.qualified_type.endswith(("ForCausalLM", "LMHeadModel")):
+        return {}
+    root = next((item for item in model.declarations if not item.fqn), None)
+    classes = root.no_split_modules if root is not None else ()
+    found: dict[str, list[int]] = {}
+    for module in model.modules:
+        match = _BLOCK.fullmatch(module.fqn)
+        if match and module.qualified_type.rpartition(".")[2] in classes:
+            found.setdefault(match["prefix"], []).append(int(match["index"]))
+    return found

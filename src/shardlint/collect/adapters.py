@@ -1,0 +1,89 @@
+"""Adapters, told by the `peft_config` of a module and the layers that carry their tensors. PEFT is not imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..facts import AdapterFacts
+from ..names import natural_key
+from .plain import printable
+from .reading import own, qualified, read
+from .walk import Walk, WalkedModule, registry, text
+
+_RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
+
+
+def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
+    """Every adapter of every module that declares some; an inner module that repeats an outer one's is left out."""
+    found = []
+    seen: set[int] = set()
+    for item in walk.modules:
+        declared = item.values.get("peft_config")
+        if not isinstance(declared, Mapping):
+            continue
+        for name, config in declared.items():
+            if isinstance(name, str) and id(config) not in seen:
+                seen.add(id(config))
+                found.append(_adapter(walk, item, name, config))
+    return tuple(found)
+
+
+def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> AdapterFacts:
+    base = _base_of(walk, holder)
+    targets = read(config, "target_modules")
+    matched = [item.fqn for item in walk.modules if _below(item.fqn, holder.fqn) and _carries(item.module, name)]
+    keys = (key for item in walk.tensors for key in item.names if _below(key, holder.fqn) and name in key.split("."))
+    return AdapterFacts(
+        name=printable(name),
+        kind=_kind(config),
+        base=base.fqn,
+        base_type=qualified(type(base.module)),
+        targets=() if isinstance(targets, str) else _texts(targets),
+        pattern=printable(targets) if isinstance(targets, str) else "",
+        target_parameters=_texts(read(config, "target_parameters")),
+        modules_to_save=_texts(read(config, "modules_to_save")),
+        matched=tuple(sorted(matched, key=natural_key)),
+        keys=tuple(sorted(keys, key=natural_key)),
+        restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
+    )
+
+
+def _base_of(walk: Walk, holder: WalkedModule) -> WalkedModule:
+    """The model inside the modules that PEFT puts around it: `base_model.model`, or the holder itself."""
+    found = holder
+    for name in ("base_model", "model"):
+        inner = registry(found.module, "_modules").get(name)
+        record = walk.find_module(inner) if inner is not None else None
+        if record is not None and type(found.module).__module__.startswith("peft."):
+            found = record
+    return found
+
+
+def _below(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(f"{prefix}.")
+
+
+def _carries(module: Any, adapter: str) -> bool:
+    """Whether the module holds a layer of the adapter beside what it adapts."""
+    children = registry(module, "_modules")
+    if "base_layer" not in children:
+        return False
+    holders = [children[name] for name in children if name != "base_layer"]
+    return any(
+        adapter in {text(key) for key in (*registry(item, "_modules"), *registry(item, "_parameters"))}
+        for item in holders
+    )
+
+
+def _kind(config: Any) -> str:
+    kind = own(config, "peft_type")
+    return printable(str(read(kind, "value", kind) or type(config).__name__))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (printable(value),)
+    if not isinstance(value, Iterable):
+        return ()
+    return tuple(sorted((printable(str(item)) for item in value), key=natural_key))
