@@ -1,8 +1,8 @@
 """
 shardlint: a linter for the moment before a training or serving run starts.
 
-The names here, those of `shardlint.facts`, `shardlint.names`, `shardlint.contract` and `shardlint.testing` are the
-public API; packs need nothing else. Importing this package does not import torch.
+The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and
+`shardlint.testing` are the public API; packs need nothing else. Importing this package does not import torch.
 """
 
 import importlib
@@ -12,6 +12,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .api import lint, lint_facts, snapshot
+    from .collect.watch import WriteReport, WriteWatch, watch_writes
     from .facts import Facts, FrozenDict, Section
     from .live import LiveTarget, Target
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
+    "collect.watch": ("WriteReport", "WriteWatch", "watch_writes"),
     "facts": ("Facts", "FrozenDict", "Section"),
     "live": ("LiveTarget", "Target"),
     "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
@@ -39,7 +41,7 @@ _NAMES_OF = {
     "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("contract", "coverage", "facts", "names", "testing", "tracing")
+_SUBMODULES = ("boxes", "contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",
@@ -61,12 +63,15 @@ __all__ = [
     "SubjectKind",
     "Target",
     "Verdict",
+    "WriteReport",
+    "WriteWatch",
     "__version__",
     "hookimpl",
     "lint",
     "lint_facts",
     "snapshot",
     "trace",
+    "watch_writes",
 ]
 
 

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from ._version import __version__
 from .assembly import collection_findings, coverage_of, metadata_of
-from .facts import Facts
+from .facts import Facts, Section
 from .jobs import DEFAULT_TIMEOUT, lint_in_job
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
@@ -56,6 +56,11 @@ class Session:
     heavy: bool
     today: date
     suppress: bool = True
+
+    @property
+    def wants_values(self) -> bool:
+        """Whether some selected rule needs statistics of values, which take a pass over all tensors."""
+        return any(Section.VALUES in item.rule.needs for item in self.rules)
 
     def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
@@ -188,7 +193,7 @@ def lint(
         heavy=heavy,
     )
     return lint_in_job(
-        lambda: (_collect(target, registry, settings), live_of(target, settings)),
+        lambda: (_collect(target, registry, settings, session.wants_values), live_of(target, settings)),
         lambda facts, live: session.run(facts, live).report,
         rank_timeout,
     ).report
@@ -265,7 +270,7 @@ def _texts(selectors: Iterable[str]) -> tuple[str, ...]:
     return (selectors,) if isinstance(selectors, str) else tuple(selectors)
 
 
-def _collect(target: Target, registry: Registry, settings: Settings) -> Facts:
+def _collect(target: Target, registry: Registry, settings: Settings, values: bool = True) -> Facts:
     from .collect import collect
 
-    return collect(target, registry=registry, settings=settings)
+    return collect(target, registry=registry, settings=settings, values=values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .diagnostics import diagnostic
@@ -54,13 +55,16 @@ def _checkpoint(checkpoint: CheckpointFacts) -> dict[str, Any]:
 
 def coverage_of(facts: Facts) -> FrozenDict | None:
     """
-    What became of every live and every stored key: by the load report, else by the checkpoint's headers.
+    What became of every live and every stored key: by the load report, else by the load plan, else by the headers.
 
-    None without a model; the status NOT_LOADED where there is nothing to compare it with.
+    None without a model and a plan; the status NOT_LOADED where there is nothing to compare it with.
     """
-    from .coverage import CoverageStatus, coverage, stored_coverage
+    from .coverage import CoverageStatus, coverage, planned_coverage, stored_coverage
     from .rule import NotEvaluated
 
+    if facts.load is None and facts.plan is not None:
+        with suppress(NotEvaluated):
+            return planned_coverage(facts).as_mapping()
     reported = coverage(facts)
     if reported is None:
         return None

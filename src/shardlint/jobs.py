@@ -85,6 +85,12 @@ class Job:
 
         return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
 
+    def meet(self) -> None:
+        """Return once every rank is here. Raises `RanksError` as `agree` does."""
+        from .collect.exchange import converse
+
+        converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
+
 
 @frozen
 class JobReport:
@@ -92,6 +98,19 @@ class JobReport:
 
     report: Report
     leads: bool
+    job: Job | None = None
+
+    def show(self, write: Callable[[], None]) -> None:
+        """
+        Let the leading rank write the report; the others return when it has.
+
+        A rank that left earlier with an exit status of its own would make the launcher end the one that writes.
+        """
+        if self.leads:
+            with telling_others(self.job.timeout if self.job else 0.0):
+                write()
+        if self.job is not None:
+            self.job.meet()
 
 
 def lint_in_job(
@@ -112,7 +131,7 @@ def lint_in_job(
     facts = job.share(facts)
     with telling_others(timeout):
         report = judge(facts, live)
-    return JobReport(job.agree(report), job.place.rank == 0)
+    return JobReport(job.agree(report), job.place.rank == 0, job)
 
 
 @contextlib.contextmanager

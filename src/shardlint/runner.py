@@ -235,7 +235,7 @@ class _Run:
             return _Result(Status.BLOCKED, (), f"blocked by {gate}")
         lacks = tuple(section for section in rule.needs if not self._facts.has(section))
         if lacks:
-            why = "; ".join(self._facts.why_absent(section) for section in lacks)
+            why = "; ".join(dict.fromkeys(self._facts.why_absent(section) for section in lacks))
             return _Result(Status.NOT_EVALUATED, (), why, lacks)
         if item.failure is not None:
             return _crash(item, item.failure, ())

@@ -18,7 +18,7 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num
 
 def test_every_absent_section_says_why():
     facts = collect(Target(model=nn.Linear(1, 1), name="tiny"))
-    present = {Section.MODEL, Section.SHARDING}
+    present = {Section.MODEL, Section.SHARDING, Section.VALUES}
     assert {section for section in Section if facts.has(section)} == present
     assert set(facts.absent) == {section.value for section in Section} - {section.value for section in present}
     assert facts.absent["checkpoint"] == "no checkpoint was given"

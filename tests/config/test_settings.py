@@ -166,7 +166,7 @@ contract:
     deterministic-replay: true
     processor-revision-required: true
   shared-state: [{name: kv, producers: ["layers.0"], consumers: ["layers.1"]}]
-  topology: [{axis: ep, divides: num_experts, minimum: 2}, {axis: tp, divides: 64}]
+  topology: [{name: experts, axis: ep, divides: num_experts, minimum: 2}, {name: heads, axis: tp, divides: 64}]
   parity-cases: [{name: attention, module: "layers.0.attn", reference: "acme.reference:attention"}]
   replacements: [{pattern: "layers.*.mlp", replacement: MoE}, Linear]
   placeholders: [Stub]
@@ -189,8 +189,8 @@ def test_the_whole_contract(folder):
     assert contract["data"]["labels-shifted"] is False
     assert contract["probes"][1:] == ({"glob": "head.weight"}, {"glob": "norm.weight"})
     assert contract["topology"] == (
-        {"axis": "ep", "divides": "num_experts", "minimum": 2},
-        {"axis": "tp", "divides": 64},
+        {"name": "experts", "axis": "ep", "divides": "num_experts", "minimum": 2},
+        {"name": "heads", "axis": "tp", "divides": 64},
     )
     assert contract["replacements"][1] == {"pattern": "Linear"}
     assert set(contract) == {key.name for key in next(key for key in SETTINGS.keys if key.name == "contract").kind.keys}
@@ -219,7 +219,7 @@ contract:
     - {name: a, checker: "m:f"}
     - {name: a, checker: "m:g"}
   data: [x]
-  topology: [{minimum: 0, divides: []}]
+  topology: [{name: bounds, minimum: 0, divides: []}]
   shared-state: kv
 checkpoint: {renames: [{from: a}]}
 packs: {local: [~]}
@@ -260,8 +260,8 @@ report: text
         "shardlint.yaml:20:14: contract.invariants[2].name: expected each name once, got 'a' again (first at line 19)",
         "shardlint.yaml:21:9: contract.data: expected a mapping, got a list",
         "shardlint.yaml:22:14: contract.topology[0]: expected the key 'axis' (a name), got a mapping without it",
-        "shardlint.yaml:22:24: contract.topology[0].minimum: expected an integer of at least 1, got 0",
-        "shardlint.yaml:22:36: contract.topology[0].divides: expected a number or a configuration key,"
+        "shardlint.yaml:22:38: contract.topology[0].minimum: expected an integer of at least 1, got 0",
+        "shardlint.yaml:22:50: contract.topology[0].divides: expected a number or a configuration key,"
         " got an empty list",
         "shardlint.yaml:23:17: contract.shared-state: expected a list, got 'kv'",
         "shardlint.yaml:24:24: checkpoint.renames[0]: expected the key 'to' (a key or pattern),"

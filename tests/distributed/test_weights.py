@@ -136,6 +136,30 @@ def test_a_partial_placement_is_refused(job):
 
 
 @pytest.mark.distributed
+def test_a_sharded_export_is_compared_with_the_original(job):
+    _, found = job
+    for outcome in found["a_sharded_export"]:
+        assert (outcome["right"]["verdict"], outcome["right"]["errors"]) == ("PASS", [])
+        assert outcome["right"]["checked"] == found["fsdp2"][0]["checked"]
+        assert outcome["wrong"]["verdict"] == "FAIL"
+        ((name, (count, _, index)),) = outcome["wrong"]["wrong"].items()
+        assert (name, count, index) == ("model.layers.1.mlp.experts.gate_up_proj", 1, [2, 3])
+        assert outcome == found["a_sharded_export"][0]
+
+
+@pytest.mark.distributed
+def test_loads_that_transformers_gets_wrong_without_a_word(job):
+    """Tensor-parallel loads of 5.24: `hrm_text` gets other weights, `inkling2_text` a placement that lies."""
+    world, found = job
+    for outcome in found["loaded_with_tensor_parallelism"] if world == 2 else ():
+        assert outcome["mixtral"]["verdict"] == "PASS"
+        assert outcome["inkling2_text"]["faults"] == ["layout"]
+        assert outcome["hrm_text"]["verdict"] == "FAIL"
+        assert set(outcome["hrm_text"]["faults"]) == {"mismatch"}
+        assert any(name.endswith("self_attn.q_proj.weight") for name in outcome["hrm_text"]["wrong"])
+
+
+@pytest.mark.distributed
 def test_a_rank_that_never_calls_is_named_within_the_limit(job):
     _, found = job
     for rank, outcome in enumerate(found["a_rank_that_never_calls"]):

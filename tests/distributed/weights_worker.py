@@ -8,6 +8,7 @@ Each scenario returns what its rank saw; it is written as `NAME.RANK.json`.
 
 import datetime
 import json
+import os
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -35,8 +37,8 @@ def scenario(function):
 
 
 class Job:
-    def __init__(self, checkpoint: str, rank: int, world: int) -> None:
-        self.checkpoint, self.rank, self.world = checkpoint, rank, world
+    def __init__(self, folder: Path, checkpoint: str, rank: int, world: int) -> None:
+        self.folder, self.checkpoint, self.rank, self.world = folder, checkpoint, rank, world
         self.meshes = {}
 
     def mesh(self, **axes):
@@ -204,6 +206,46 @@ def replicated_on_a_mesh(job):
 
 
 @scenario
+def a_sharded_export(job):
+    """What FSDP2 saves through torch.distributed.checkpoint, against the original; the work is divided."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    model = fsdp(job, job.model(), job.mesh(dp=job.world))
+    right, wrong = (f"{job.folder}/{name}" for name in ("export", "damaged"))
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=right)
+    if job.rank == job.world - 1:
+        bits_of(local(model.model.layers[1].mlp.experts.gate_up_proj))[0, 2, 3] ^= 1
+    dcp.save({"model": get_model_state_dict(model)}, checkpoint_id=wrong)
+    return {
+        "right": seen(weights.compare_checkpoints(right, job.checkpoint)),
+        "wrong": seen(weights.compare_checkpoints(wrong, job.checkpoint)),
+    }
+
+
+@scenario
+def loaded_with_tensor_parallelism(job):
+    """What Transformers itself makes of `tp_plan="auto"`: it cuts the stored tensors before it converts them."""
+    if job.world != 2:
+        return {}
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from plan.shrink import quiet
+    from weights.models import saved
+    from weights.types import candidates
+
+    found = {}
+    for name in ("mixtral", "inkling2_text", "hrm_text"):
+        config, kind = next(iter(candidates(name)))
+        folder = job.folder / "tp" / name
+        if job.rank == 0:
+            saved(folder, config, kind)
+        dist.barrier()
+        with quiet():
+            model = kind.from_pretrained(folder, tp_plan="auto")
+        found[name] = job.verify(model, checkpoint=folder)
+    return found
+
+
+@scenario
 def a_rank_that_never_calls(job):
     """Must be the last: the absent rank does not take part in what comes after."""
     if job.rank == 1:
@@ -215,6 +257,7 @@ def a_rank_that_never_calls(job):
 def main() -> None:
     folder, checkpoint, rank, world = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))  # as torchrun does
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/rendezvous",
@@ -222,7 +265,7 @@ def main() -> None:
         world_size=world,
         timeout=datetime.timedelta(seconds=60),
     )
-    job = Job(checkpoint, rank, world)
+    job = Job(folder, checkpoint, rank, world)
     for name, function in SCENARIOS.items():
         try:
             outcome = function(job)

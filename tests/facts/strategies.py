@@ -5,6 +5,7 @@ import types
 import typing
 
 import attrs
+import msgspec
 from hypothesis import strategies as st
 
 from shardlint.facts import FrozenDict
@@ -39,14 +40,17 @@ def values_of(kind: object) -> st.SearchStrategy:
         return st.tuples(*map(values_of, arguments))
     if origin is typing.Literal:
         return st.sampled_from(arguments)
-    if isinstance(kind, type) and attrs.has(kind):
+    if isinstance(kind, type) and (attrs.has(kind) or issubclass(kind, msgspec.Struct)):
         return _instances(kind)
     raise TypeError(f"no strategy for {kind!r}")
 
 
 def _instances(kind: type) -> st.SearchStrategy:
     hints = typing.get_type_hints(kind)
-    names = [item.name for item in attrs.fields(kind) if item.init]
+    if issubclass(kind, msgspec.Struct):
+        names = [item.name for item in msgspec.structs.fields(kind)]
+    else:
+        names = [item.name for item in attrs.fields(kind) if item.init]
     return st.fixed_dictionaries({name: values_of(hints[name]) for name in names}).flatmap(
         lambda values: _built(kind, values)
     )

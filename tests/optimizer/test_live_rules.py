@@ -239,3 +239,20 @@ def test_an_empty_plain_shard():
     model.hsdp_scheduler = Bag(hsdp_state=Bag(hsdp_params=[managed]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert codes(model, optimizer) == [("D602", "weight")]
+
+
+def test_bfloat16_parameters_that_steps_of_the_rate_cannot_move():
+    model = llama().to(torch.bfloat16)
+    found = [item for item in findings(model, torch.optim.AdamW(model.parameters(), lr=1e-6)) if item.code == "D608"]
+    assert {item.subject for item in found} == set(names(model))
+    moved = model.lm_head.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0).step()
+    assert (model.lm_head.weight == moved).float().mean() > 0.9
+    assert "D608" not in {item.code for item in findings(model, torch.optim.AdamW(model.parameters(), lr=1.0))}
+
+
+def test_units_in_mixed_precision_keep_float32_parameters(one_rank):
+    model = shard(llama(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+    assert findings(model, torch.optim.AdamW(model.parameters(), lr=1e-6)) == []

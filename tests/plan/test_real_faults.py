@@ -414,3 +414,16 @@ def test_a_fraction_of_a_checkpoint(tmp_path: Path) -> None:
     assert len(facts.plan.unread) == 1
     assert findings_of(facts, "D501") == []
     assert findings_of(facts, "D505") != []
+
+
+def test_an_index_that_was_written_for_other_files(tmp_path: Path) -> None:
+    import json
+
+    saved(llama(), tmp_path, shards=2)
+    assert findings_of(facts_of(tmp_path), "D516") == []
+    path = tmp_path / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    index["metadata"]["total_size"] += 64
+    path.write_text(json.dumps(index))
+    found = findings_of(facts_of(tmp_path), "D516")
+    assert [item.subject for item in found] == [path.name]

@@ -20,8 +20,6 @@ WITHOUT_CASES = frozenset({"D206", "D209", "D211", *(f"D3{number:02}" for number
 WITHOUT_LIVE_TEST = frozenset(
     {
         *("D107", "D206", "D209", "D211", "D309", "D314", "D315", "V003"),
-        *("D507", "D508", "D509", "D510", "D511", "D512", "D513", "D514"),
-        *("D516", "D517", "D518", "D519", "D520", "D521"),
     }
 )
 

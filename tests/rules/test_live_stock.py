@@ -12,7 +12,7 @@ from shardlint.facts import Facts
 from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint_rules.pack import shardlint_rules
 
-SAMPLE = 64
+SAMPLE = 72
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers", "depth")
 # A model on meta is what D401 is about; heavy rules are not for models without values.
 RULES = [SelectedRule(rule=rule()) for rule in shardlint_rules() if rule.code != "D401" and rule.cost.value == "light"]

@@ -19,7 +19,7 @@ from shardlint.facts import (
     ShardingFacts,
     UnitFacts,
 )
-from shardlint.jobs import Job
+from shardlint.jobs import Job, JobReport
 from shardlint.report.model import Report, Verdict
 from shardlint.rule import Finding, Phase, Severity, SubjectKind
 from shardlint.runner import Outcome, Status
@@ -295,3 +295,33 @@ def test_a_rule_that_one_rank_could_not_evaluate_is_no_clean_rule():
     assert joint.outcomes[0].reason == "rank 1: no mesh"
     assert joint.blocked_by == ("rank 1: not trusted",)
     assert joint.exit_status == 2
+
+
+def test_no_rank_leaves_before_the_report_is_written():
+    order, last = [], threading.Event()
+
+    def function(place):
+        def write():
+            last.wait(0.5)  # a rank that did not wait would set this at once
+            order.append("written")
+
+        report = Report(verdict=Verdict.FAIL)
+        JobReport(report, place.rank == 0, Job(place, 30.0)).show(write)
+        order.append(f"rank {place.rank} left")
+        last.set()
+
+    run_ranks(3, function)
+    assert order[0] == "written"
+    assert sorted(order[1:]) == ["rank 0 left", "rank 1 left", "rank 2 left"]
+
+
+def test_a_report_that_cannot_be_written_ends_every_rank():
+    def function(place):
+        def write():
+            raise OSError("no space left")
+
+        JobReport(Report(verdict=Verdict.PASS), place.rank == 0, Job(place, 5.0)).show(write)
+
+    results = run_ranks(2, function)
+    assert isinstance(results[0][0], OSError)
+    assert isinstance(results[1][0], RanksError)

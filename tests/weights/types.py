@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from plan import shrink
 from plan.shrink import model_class, quiet, small
 
 # Values for the fields of configurations that have them. They fit each other: 4 heads of 16, 8 experts in 2 groups.
@@ -57,8 +59,6 @@ MORE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 16, "num_experts": 8, "moe_topk": 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
 }
-# Shrinking these leaves a configuration that builds and cannot be saved.
-UNSHRINKABLE = frozenset({"step3p7"})
 MAX_PARAMETERS = 60_000_000
 
 
@@ -71,20 +71,40 @@ def _given(kind: Any, default: Any) -> dict[str, Any]:
     return given
 
 
-def tiny(model_type: str) -> tuple[Any, Any] | None:
-    """Configuration and class of a small model; None when nothing small builds."""
-    found = None if model_type in UNSHRINKABLE else small(model_type)
-    if found is not None:
-        return found
+def candidates(model_type: str) -> Iterator[tuple[Any, Any]]:
+    """Configurations and classes of small models; the first ones may build on meta and still not be usable."""
+    for build in (small, _from_values):
+        with contextlib.suppress(Exception), quiet():
+            found = build(model_type)
+            if found is not None:
+                yield found
+    for factor in (8, 4, 2):
+        with contextlib.suppress(Exception), quiet():
+            config, kind = _shrunken(model_type, factor)
+            yield config, kind
+
+
+def _from_values(model_type: str) -> tuple[Any, Any] | None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
-    with contextlib.suppress(Exception), quiet():
-        given = _given(kind, kind()) | MORE.get(model_type, {})
-        config = kind(**given)
-        model = model_class(model_type, config)
-        with torch.device("meta"):
-            built = model(copy.deepcopy(config))
-        if sum(parameter.numel() for parameter in built.parameters()) <= MAX_PARAMETERS:
-            return config, model
+    return _if_small(model_type, kind(**_given(kind, kind()) | MORE.get(model_type, {})))
+
+
+def _shrunken(model_type: str, factor: int) -> tuple[Any, Any]:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[model_type]()
+    shrink._shrink(config, factor, 1024)
+    found = _if_small(model_type, type(config).from_dict(config.to_dict()))
+    assert found is not None
+    return found
+
+
+def _if_small(model_type: str, config: Any) -> tuple[Any, Any] | None:
+    model = model_class(model_type, config)
+    with torch.device("meta"):
+        built = model(copy.deepcopy(config))
+    if sum(parameter.numel() for parameter in built.parameters()) <= MAX_PARAMETERS:
+        return config, model
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 
@@ -51,7 +52,7 @@ class ConversionAmbiguous(Rule):
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
         if facts.checkpoint is not None:
-            for short, long in _nested({entry.key for entry in facts.checkpoint.entries}):
+            for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
                 yield self.finding(
                     subject=short,
                     kind=SubjectKind.KEY,
@@ -61,12 +62,13 @@ class ConversionAmbiguous(Rule):
                 )
 
 
-def _nested(keys: set[str]) -> Iterator[tuple[str, str]]:
+def _nested(names: list[str]) -> Iterator[tuple[str, str]]:
     """Yield each key that is the path of a module of another key, with the first such other key."""
-    leaves = {key.rpartition(".")[2] for key in keys}
-    text = "\n".join(["", *keys])
+    leaves = {name.rpartition(".")[2] for name in names}
+    text = "\n".join(["", *names])
     if len(leaves) < 200 and not any(f".{leaf}." in text or f"\n{leaf}." in text for leaf in leaves):
         return  # no key goes on behind what ends another one
+    keys = set(names)
     modules, found = {key.rpartition(".")[0] for key in keys}, set()
     while modules:
         found |= modules & keys

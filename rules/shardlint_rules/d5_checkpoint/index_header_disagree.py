@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter, eq
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts
@@ -70,8 +71,9 @@ class IndexHeaderDisagree(Rule):
 
 def _agrees(checkpoint: CheckpointFacts, weight_map: Mapping[str, str]) -> bool:
     """Whether every key of the index is where it says, and no other key is there: by far the most frequent case."""
-    right = sum(weight_map.get(entry.key) == entry.file for entry in checkpoint.entries)
-    return right == len(weight_map) == len(checkpoint.entries)
+    entries = checkpoint.entries
+    mapped = map(dict(weight_map.items()).get, map(attrgetter("key"), entries))
+    return len(weight_map) == len(entries) and all(map(eq, mapped, map(attrgetter("file"), entries)))
 
 
 def _opened(checkpoint: CheckpointFacts) -> set[str]:

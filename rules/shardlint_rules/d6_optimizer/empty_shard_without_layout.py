@@ -37,14 +37,15 @@ class EmptyShardWithoutLayout(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         optimizer, held = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
+        ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
             places = held.get(index, [])
             apart = parameter.flat or any(optimizer.optimizer_of(item).partitioned for item in places)
             if prod(parameter.global_shape) and not apart:
-                yield from self.look_at(optimizer, parameter, places, facts.environment.rank)
+                yield from self.look_at(optimizer, parameter, places, ranks)
 
     def look_at(
-        self, optimizer: OptimizerFacts, parameter: LiveParameter, places: list[HeldTensor], rank: int
+        self, optimizer: OptimizerFacts, parameter: LiveParameter, places: list[HeldTensor], ranks: tuple[int, ...]
     ) -> Iterator[Finding]:
         roles = {"parameter": parameter.spec}
         if parameter.main is not None:
@@ -60,6 +61,6 @@ class EmptyShardWithoutLayout(Rule):
                     f"{list(parameter.global_shape)} elements, found a plain tensor of shape {list(spec.shape)}",
                     evidence={"role": role, "global_shape": parameter.global_shape, "found": spec.text()},
                     owner=parameter.owner or None,
-                    ranks=(rank,),
+                    ranks=ranks,
                     key=role,
                 )

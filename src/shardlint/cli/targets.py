@@ -55,10 +55,13 @@ class Request:
     arguments: tuple[str, ...] = ()
 
 
-def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Facts, LiveTarget | None]:
+def obtain(
+    request: Request, registry: Registry, settings: Settings, *, values: bool = True
+) -> tuple[Facts, LiveTarget | None]:
     """
     The facts of the target, and the live objects behind them when there are any.
 
+    Without `values` no tensor is looked into.
     What a builder prints goes to standard error, so that it cannot end up inside a report. Raises `TargetError`.
     """
     from ..api import live_of
@@ -72,6 +75,7 @@ def obtain(request: Request, registry: Registry, settings: Settings) -> tuple[Fa
             settings=settings,
             contract=request.contract,
             checkpoint=request.checkpoint,
+            values=values,
         )
     target = resolved.target
     if target is None or target.model is None:

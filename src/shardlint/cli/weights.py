@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -93,9 +94,13 @@ class WeightChoices:
 
 @contextmanager
 def shown_progress(live: LiveTarget | None, stream: TextIO | None = None) -> Iterator[LiveTarget | None]:
-    """Give the live target a line of progress on a terminal: share, rate, time left. It is wiped at the end."""
+    """
+    Give the live target a line of progress on a terminal: share, rate, time left. It is wiped at the end.
+
+    Of the ranks of a job only the first one shows it.
+    """
     stream = stream or sys.stderr
-    if live is None or not stream.isatty():
+    if live is None or not stream.isatty() or os.environ.get("RANK", "0") != "0":
         yield live
         return
     line = ProgressLine(stream)

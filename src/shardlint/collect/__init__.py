@@ -48,18 +48,22 @@ def collect(
     runtime: bool = False,
     contract: Contract | str | None = None,
     build: BuildFacts | None = None,
+    values: bool = True,
 ) -> Facts:
     """
     Collect every section that `target` has something for. Nothing of the target is changed.
 
     `registry` brings the packs' contracts and collectors; `settings` the configuration file's contract; `contract`
     (an object, or `package.module:name`) wins over both. `runtime` asks for runtime invariants too. `build` is what
-    became of the builder. A section that is absent says why; a collector that failed stands in `Facts.problems`.
+    became of the builder. Without `values` no tensor is looked into.
+    A section that is absent says why; a collector that failed stands in `Facts.problems`.
 
     Raises `TargetError` for a model that is no module, a load report that is none, a contract name that does not
     exist.
     """
-    assembly = Assembly(target=target, registry=registry, settings=settings, runtime=runtime, contract=contract)
+    assembly = Assembly(
+        target=target, registry=registry, settings=settings, runtime=runtime, contract=contract, values=values
+    )
     return assembly.run(build)
 
 
@@ -71,6 +75,7 @@ def collect_resolved(
     runtime: bool = False,
     contract: Contract | str | None = None,
     checkpoint: str | Path | None = None,
+    values: bool = True,
 ) -> Facts:
     """
     Return the facts of what `resolve` found. A facts file is taken as it stands.
@@ -91,5 +96,11 @@ def collect_resolved(
     if checkpoint is not None:
         target = evolve(target, checkpoint=checkpoint)
     return collect(
-        target, registry=registry, settings=settings, runtime=runtime, contract=contract, build=resolved.build
+        target,
+        registry=registry,
+        settings=settings,
+        runtime=runtime,
+        contract=contract,
+        build=resolved.build,
+        values=values,
     )

@@ -32,13 +32,21 @@ class Assembly:
     """One collection: the target, what was found on the way, and the facts as they grow."""
 
     def __init__(
-        self, *, target: Target, registry: Any, settings: Any, runtime: bool, contract: Contract | str | None
+        self,
+        *,
+        target: Target,
+        registry: Any,
+        settings: Any,
+        runtime: bool,
+        contract: Contract | str | None,
+        values: bool = True,
     ) -> None:
         self.target = target
         self.registry = registry
         self.settings = settings
         self.runtime = runtime
         self.contract = contract
+        self.values = values
         self.walk: Walk | None = None
         self.book: Book | None = None
         self.absent: dict[str, str] = {}
@@ -57,6 +65,7 @@ class Assembly:
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
+        facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
         facts = self._section(facts, Section.DATA, self._data)
         facts = self._section(facts, Section.RUNTIME, self._traced)
         self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
@@ -183,6 +192,22 @@ class Assembly:
         except PlanUnknownError as error:
             self.absent[Section.PLAN.value] = str(error)
             return None
+
+    def _values(self, facts: Facts) -> Any:
+        if self.book is None:
+            reason = "no model was given" if self.walk is None else "the collector of the section sharding failed"
+            self.absent[Section.VALUES.value] = reason
+            return None
+        if not self.values:
+            self.absent[Section.VALUES.value] = "nobody asked for a look at values"
+            return None
+        from .values import values_facts
+
+        checkpoint = self.target.checkpoint
+        found = values_facts(self.book, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        if found is None:
+            self.absent[Section.VALUES.value] = "every tensor is on the meta device"
+        return found
 
     def _data(self) -> Any:
         if self.target.data is None:

@@ -92,7 +92,9 @@ def read_index(folder: Path, name: str) -> tuple[IndexFacts | None, tuple[FilePr
         return None, (FileProblem(file=name, kind="index-json", detail=f"it is no JSON: {_first_line(error)}"),)
     total = metadata.get("total_size")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
-    facts = IndexFacts(name=name, weight_map=FrozenDict(index.weight_map), total_size=total, metadata=metadata)
+    files: dict[str, str] = {}
+    weight_map = {key: files.setdefault(file, file) for key, file in index.weight_map.items()}  # one string a file
+    facts = IndexFacts(name=name, weight_map=FrozenDict(weight_map), total_size=total, metadata=metadata)
     return facts, _index_problems(facts)
 
 

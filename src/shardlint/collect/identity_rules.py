@@ -54,9 +54,6 @@ class IdentityRules:
     def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         raise NotImplementedError("identity has no conversions")
 
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        return live.dtype
-
     def ties(self) -> Mapping[str, str]:
         return {}
 

@@ -10,6 +10,7 @@ from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, Wra
 from ..names import natural_key
 from .declarations import declarations, rebuildable_buffers
 from .matching import matches_type
+from .offload import offload_reasons
 from .opened import opened, sealed
 from .plain import plain_mapping, printable
 from .reading import author_type, class_attribute, own, qualified, read, signature_text
@@ -50,6 +51,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         aliases_cut=tuple(walk.cut),
         cycles=tuple(walk.cycles),
         key_mapping=key_mapping(walk.root),
+        offload=offload_reasons(walk),
     )
 
 

@@ -14,12 +14,11 @@ from ..facts import (
     LiveParameter,
     OptimizerFacts,
     OptimizerInstance,
-    OwnershipFacts,
     ParameterGroup,
     TensorLayout,
     TensorSpec,
 )
-from ..names import natural_key
+from .live_tensors import LiveTensor, is_tensor, live_parameters
 from .optimizer_chain import MAIN_PAIRS, Leaf, groups_of, leaves, tensors_of
 from .plain import plain, printable
 from .reading import gc_paused, qualified, read
@@ -100,7 +99,8 @@ class _Collection:
         self.kept: list[Any] = []
 
     def facts(self) -> OptimizerFacts:
-        self.add_live()
+        for item in live_parameters(self.book):
+            self.add_parameter(item)
         for leaf in leaves(self.optimizer):
             self.add_leaf(leaf)
         return OptimizerFacts(
@@ -112,44 +112,24 @@ class _Collection:
             unread=tuple(self.unread),
         )
 
-    def add_live(self) -> None:
-        records: dict[int, list[OwnershipFacts]] = {}
-        for record in self.book.records:
-            if not record.replaced:
-                records.setdefault(record.identity, []).append(record)
-        for identity, found in self.in_walk_order(records):
-            tensor = self.book.objects.get(identity)
-            if _is_tensor(tensor):
-                self.add_parameter(identity, tensor, found)
-        for item in self.book.walk.tensors:  # the flat parameters of FSDP1, of which the records name the parts
-            if item.kind == "parameter" and self.book.identity(item.tensor) not in self.by_identity and _is_flat(item):
-                self.add_flat(item)
-
-    def in_walk_order(self, records: dict[int, list[OwnershipFacts]]) -> list[tuple[int, list[OwnershipFacts]]]:
-        """In the order of the modules, which is that of `parameters()`; the records come unit by unit."""
-        order = {name: place for place, item in enumerate(self.book.walk.tensors) for name in item.names}
-        last = len(order)
-        return sorted(records.items(), key=lambda item: min(order.get(record.fqn, last) for record in item[1]))
-
-    def add_parameter(self, identity: int, tensor: Any, records: list[OwnershipFacts]) -> None:
-        names = sorted(dict.fromkeys(record.fqn for record in records), key=natural_key)
-        layout = self.book.layouts[records[0].layout]
-        spec = self.specs.add(tensor)
-        main = next((found for name in MAIN if _is_tensor(found := first(tensor, name))), None)
+    def add_parameter(self, live: LiveTensor) -> None:
+        tensor, spec = live.tensor, self.specs.add(live.tensor)
+        layout = self.book.layouts[live.records[0].layout] if live.records else None
+        main = next((found for name in MAIN if is_tensor(found := first(tensor, name))), None)
         if main is not None:
             self.kept.append(main)
             self.mains[id(main)] = len(self.parameters)
-        self.by_identity[identity] = len(self.parameters)
+        self.by_identity[live.identity] = len(self.parameters)
         self.parameters.append(
             LiveParameter(
-                identity=identity,
-                fqn=names[0],
-                aliases=tuple(names),
+                identity=live.identity,
+                fqn=live.names[0],
+                aliases=live.names,
                 spec=spec,
-                global_shape=layout.global_shape,
-                requires_grad=records[0].requires_grad,
-                owner=records[0].owner,
-                flat=layout.flat is not None,
+                global_shape=self.specs.specs[spec].shape if layout is None else layout.global_shape,
+                requires_grad=bool(read(tensor, "requires_grad", True)),
+                owner=live.records[0].owner if live.records else "",
+                flat=layout is None or layout.flat is not None,
                 main=None if main is None else self.specs.add(main),
                 main_gradient=self.first_of((tensor, *MAIN_GRADIENT), (main, "grad")),
             )
@@ -160,25 +140,9 @@ class _Collection:
         for holder, *names in places:
             for name in names:
                 found = first(holder, name)
-                if _is_tensor(found):
+                if is_tensor(found):
                     return self.specs.add(found)
         return None
-
-    def add_flat(self, item: Any) -> None:
-        tensor = item.tensor
-        spec = self.specs.add(tensor)
-        self.by_identity[self.book.identity(tensor)] = len(self.parameters)
-        self.parameters.append(
-            LiveParameter(
-                identity=self.book.identity(tensor),
-                fqn=item.fqn,
-                aliases=tuple(sorted(set(item.names), key=natural_key)),
-                spec=spec,
-                global_shape=self.specs.specs[spec].shape,
-                requires_grad=bool(tensor.requires_grad),
-                flat=True,
-            )
-        )
 
     def add_leaf(self, leaf: Leaf) -> None:
         groups = groups_of(leaf.optimizer)
@@ -230,7 +194,7 @@ class _Collection:
             )
         )
         for place, (tensor, called) in enumerate(zip(tensors, names, strict=True)):
-            if not _is_tensor(tensor):
+            if not is_tensor(tensor):
                 self.unread.append(f"{self.optimizers[optimizer].name} holds a {type(tensor).__name__}, no tensor")
                 continue
             self.held.append(self.held_tensor(tensor, number, place, str(called), states))
@@ -256,19 +220,8 @@ class _Collection:
         )
 
 
-def _is_tensor(value: Any) -> bool:
-    """Whether the value has a shape, a dtype and a device, as tensors and their stand-ins have."""
-    return all(first(value, name) not in (UNKNOWN, None) for name in ("shape", "dtype", "device"))
-
-
 def _has_dimensions(value: Any) -> bool:
-    return _is_tensor(value) and bool(ints(value.shape))
-
-
-def _is_flat(item: Any) -> bool:
-    return any(base.__name__ == "FlatParameter" for base in type(item.tensor).__mro__) or bool(
-        read(item.tensor, "_is_flat_param", False)
-    )
+    return is_tensor(value) and bool(ints(value.shape))
 
 
 def _states(holder: Any) -> Iterator[Mapping[Any, Any]]:
@@ -296,7 +249,7 @@ def _options(group: Mapping[str, Any]) -> FrozenDict:
     found = {}
     for key, value in group.items():
         if key not in _NOT_OPTIONS:
-            found[str(key)] = _number(value) if _is_tensor(value) else plain(value)
+            found[str(key)] = _number(value) if is_tensor(value) else plain(value)
     return FrozenDict(found)
 
 

@@ -96,21 +96,21 @@ def _from_config(checkpoint: CheckpointFacts, exclusions: Exclusions | None) -> 
 
 
 def _live_rules(model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]]) -> LoaderRules:
-    if not _is_pretrained(model):
+    if not is_pretrained(model):
         return IdentityRules(renames)
     from .transformers_rules import TransformersRules
 
-    return TransformersRules(model, quantizer=_live_quantizer(model, checkpoint), renames=renames)
+    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames)
 
 
-def _is_pretrained(model: Any) -> bool:
+def is_pretrained(model: Any) -> bool:
     """Whether the model is one of Transformers', without importing Transformers."""
     return any(
         f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
     )
 
 
-def _live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
+def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
     from .meta_model import make_quantizer, quantization_settings
     from .transformers_rules import guarded

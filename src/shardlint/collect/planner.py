@@ -14,6 +14,7 @@ from ..facts import (
     LeftoverKey,
     LoadRemark,
     PlanFacts,
+    RoundTrip,
     TensorPlan,
     TiePlan,
 )
@@ -58,6 +59,14 @@ def make_plan(
         return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
 
 
+class _Singles(dict[str, tuple[str]]):
+    """Tuples of one string, one object for each string."""
+
+    def __missing__(self, text: str) -> tuple[str]:
+        self[text] = (text,)
+        return self[text]
+
+
 class _Planner:
     def __init__(
         self, rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions
@@ -66,8 +75,6 @@ class _Planner:
         self.remarks: list[LoadRemark] = []
         self.tensors: dict[str, TensorPlan] = {}
         self.leftovers: list[LeftoverKey] = []
-        self.files: dict[str, tuple[str, ...]] = {}
-        self.dtypes: dict[str, tuple[str, ...]] = {}
         self.mixed: dict[str, list[str]] = {}
 
     def plan(self) -> PlanFacts:
@@ -82,14 +89,13 @@ class _Planner:
         ties = self._tie()
         self._missing(_combined(ignored.missing))
         self.remarks += self.rules.remarks()
-        sources = {tensor.name: tensor.sources[0] for tensor in self.tensors.values() if tensor.status == "loaded"}
         conversions = self.rules.conversions()
-        trips, checked = self.rules.round_trips(sources, self.live.tensors)
+        trips, checked = self._round_trips() if conversions else ((), 0)
         return PlanFacts(
             loader=self.rules.title,
             basis=self.live.basis,
             architecture=self.live.architecture,
-            tensors=tuple(self.tensors[name] for name in self.live.tensors),
+            tensors=self._in_order(),
             leftovers=tuple(self.leftovers),
             remarks=tuple(self.remarks),
             ties=ties,
@@ -100,6 +106,15 @@ class _Planner:
             quantization=self.rules.quantization,
         )
 
+    def _in_order(self) -> tuple[TensorPlan, ...]:
+        if list(self.tensors) == list(self.live.tensors):
+            return tuple(self.tensors.values())
+        return tuple([self.tensors[name] for name in self.live.tensors])
+
+    def _round_trips(self) -> tuple[Sequence[RoundTrip], int]:
+        sources = {item.name: item.sources[0] for item in self.tensors.values() if item.status == "loaded"}
+        return self.rules.round_trips(sources, self.live.tensors)
+
     def _take(
         self, keys: Sequence[str], stored: Mapping[str, EntryFacts], ignored: Sequence[tuple[str, re.Pattern[str]]]
     ) -> dict[str, _Group]:
@@ -107,14 +122,14 @@ class _Planner:
         live, tensors = self.live.tensors, self.tensors
         routes = self.rules.routes(keys, live)
         recipes = routes.recipes
+        if not recipes and self._fits(keys, routes.names, stored):
+            return {}
         groups: dict[str, _Group] = {}
-        for position, key in enumerate(keys):
-            name, entry = routes.names[position], stored[key]
-            tensor = live.get(name)
+        for position, (key, name) in enumerate(zip(keys, routes.names, strict=True)):
+            entry, tensor = stored[key], live.get(name)
             if tensor is None:
                 self.leftovers.append(self._leftover(entry, name, ignored))
-            elif recipes and position in recipes:
-                recipe = recipes[position]
+            elif recipe := recipes.get(position):
                 if name in tensors:
                     self.mixed.setdefault(name, []).append(key)
                 else:
@@ -128,6 +143,30 @@ class _Planner:
             else:
                 tensors[name] = self._plain(name, tensor, entry)
         return groups
+
+    def _fits(self, keys: Sequence[str], names: Sequence[str], stored: Mapping[str, EntryFacts]) -> bool:
+        """Load everything at once when each live tensor has exactly one key, as most checkpoints have."""
+        live = self.live.tensors
+        found = dict(zip(names, map(stored.__getitem__, keys), strict=True)) if len(names) == len(live) else {}
+        if found.keys() != live.keys():
+            return False
+        files, dtypes = _Singles(), _Singles()
+        plans = [
+            TensorPlan(
+                name=name,
+                status="loaded",
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                sources=(entry.key,),
+                files=files[entry.file],
+                stored_dtypes=dtypes[entry.dtype],
+            )
+            if (entry := found[name]).shape == tensor.shape and entry.dtype not in INTEGERS
+            else self._plain(name, tensor, entry)
+            for name, tensor in live.items()
+        ]
+        self.tensors = dict(zip(live, plans, strict=True))
+        return True
 
     def _mixed(self, name: str, extra: Sequence[str]) -> None:
         first = self.tensors[name].sources[0] if name in self.tensors else ""
@@ -158,18 +197,17 @@ class _Planner:
         )
 
     def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
-        same = entry.shape == tensor.shape
         if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
             self._remark("integer-cast", name, (entry.key,), detail)
         return TensorPlan(
             name=name,
-            status="loaded" if same else "mismatched",
+            status="loaded" if entry.shape == tensor.shape else "mismatched",
             shape=tensor.shape,
-            dtype=self.rules.loaded_dtype(name, tensor),
+            dtype=tensor.dtype,
             sources=(entry.key,),
-            files=self.files.get(entry.file) or self.files.setdefault(entry.file, (entry.file,)),
-            stored_dtypes=self.dtypes.get(entry.dtype) or self.dtypes.setdefault(entry.dtype, (entry.dtype,)),
-            converted_shape=None if same else entry.shape,
+            files=(entry.file,),
+            stored_dtypes=(entry.dtype,),
+            converted_shape=None if entry.shape == tensor.shape else entry.shape,
         )
 
     def _load_converted(self, name: str, group: _Group) -> None:
@@ -189,7 +227,7 @@ class _Planner:
                 name=target,
                 status=status,
                 shape=tensor.shape,
-                dtype=self.rules.loaded_dtype(target, tensor),
+                dtype=tensor.dtype,
                 sources=tuple(entry.key for entry in entries),
                 files=tuple(sorted({entry.file for entry in entries})),
                 operations=self.rules.operations(recipe),

@@ -77,9 +77,6 @@ class LoaderRules(Protocol):
     def convert(self, name: str, conversion: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         """Follow the shapes of `parts` (pattern and entry) through a conversion whose first live name is `name`."""
 
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        """Return the dtype of the tensor after loading."""
-
     def ties(self) -> Mapping[str, str]:
         """Return the declared ties, live name to live name."""
 

@@ -181,7 +181,7 @@ class TransformersRules:
     def _convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         import torch
 
-        group = copy.deepcopy(recipe) if self._quantizer is None else _fresh_copy(recipe)
+        group = copy.deepcopy(recipe) if self._quantizer is None else fresh_copy(recipe)
         live_dtype = getattr(torch, dtype)
         quantised = any(hasattr(operation, "hf_quantizer") for operation in group.operations)
         for pattern, entry in parts:
@@ -198,9 +198,6 @@ class TransformersRules:
             tensor = value[0] if isinstance(value, list) else value
             shapes[target] = tuple(int(size) for size in tensor.shape)
         return Converted(shapes)
-
-    def loaded_dtype(self, name: str, live: LiveTensor) -> str:
-        return live.dtype
 
     def ties(self) -> Mapping[str, str]:
         found = guarded("reading the ties", self._declared_ties)
@@ -281,7 +278,7 @@ def _base_rename(kind: type) -> Any:
     return None
 
 
-def _fresh_copy(recipe: Any) -> Any:
+def fresh_copy(recipe: Any) -> Any:
     """Copy a converter without copying the quantiser that its operations hold."""
     return recipe.copy(
         list(recipe._original_source_patterns),

@@ -77,6 +77,7 @@ SHARED_STATE = Table(
 )
 TOPOLOGY = Table(
     (
+        Key("name", _NAME, "The constraint's name.", required=True),
         Key("axis", _NAME, "The mesh axis.", required=True),
         Key("divides", NumberOrName("a number or a configuration key"), "What its size must divide."),
         Key("minimum", Integer(minimum=1), "The smallest size."),

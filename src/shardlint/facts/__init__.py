@@ -64,6 +64,7 @@ from .sharding import (
     UnitFacts,
 )
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
     "DENSE",
@@ -86,6 +87,7 @@ __all__ = [
     "DataFacts",
     "DataSemanticsFacts",
     "DataStageFacts",
+    "DerivedBuffer",
     "DirectUse",
     "EntryFacts",
     "Environment",
@@ -113,6 +115,7 @@ __all__ = [
     "ParameterGroup",
     "PendingGather",
     "PlanFacts",
+    "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
     "RanksFacts",
@@ -125,6 +128,7 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "SkippedTensor",
     "StateEvent",
     "StepFacts",
     "StoredOptimizerFacts",
@@ -133,10 +137,12 @@ __all__ = [
     "TensorLayout",
     "TensorPlan",
     "TensorSpec",
+    "TensorValues",
     "TiePlan",
     "TracedUnit",
     "UnitEvent",
     "UnitFacts",
+    "ValuesFacts",
     "WrapperFacts",
     "freeze",
     "layout_text",

@@ -159,6 +159,7 @@ class ModelFacts:
     """
     The final module tree. `config` is the model's configuration as plain values, None when it has none.
 
+    `offload` says what moves parameters between devices, empty when nothing does.
     `aliases_cut` names modules that have more aliases than were followed (their tensors too), `cycles` the names at
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
@@ -178,6 +179,7 @@ class ModelFacts:
     aliases_cut: tuple[str, ...] = ()
     cycles: tuple[str, ...] = ()
     key_mapping: str | None = None
+    offload: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from attrs import frozen
 
 
-@frozen(kw_only=True)
-class TensorPlan:
+class TensorPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     Where one live tensor of `state_dict()` comes from.
 
@@ -21,6 +21,9 @@ class TensorPlan:
     `shape` is the live global shape in elements, `dtype` what the tensor has after loading (torch's name without the
     prefix). `stored_dtypes` are the format's names. `converted_shape` is None where it is `shape` or nothing was
     followed; then `reason` says why.
+
+    A `msgspec.Struct` rather than an attrs class: there are a hundred thousand of them, each built in a tenth of the
+    time, and out of sight of the garbage collector, since none can be part of a cycle.
     """
 
     name: str

@@ -10,9 +10,11 @@ import inspect
 import json
 import types
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import msgspec
 
 from .frozen import FrozenDict, thaw
 from .snapshot import FACTS_VERSION, Facts
@@ -61,7 +63,7 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "prefixItems": members, "items": False, "minItems": len(members)}
     if origin is typing.Literal:
         return {"enum": list(arguments)}
-    if isinstance(kind, type) and attrs.has(kind):
+    if isinstance(kind, type) and (attrs.has(kind) or issubclass(kind, msgspec.Struct)):
         if kind.__name__ not in definitions:
             definitions[kind.__name__] = {}  # a class may contain itself
             definitions[kind.__name__].update(_object_schema(kind, definitions))
@@ -71,9 +73,9 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
-    members = [item for item in attrs.fields(kind) if item.init]
+    members = _members(kind)
     properties = {item.name: _schema_of(hints[item.name], definitions) | _default(item) for item in members}
-    required = [item.name for item in members if item.default is attrs.NOTHING]
+    required = [item.name for item in members if item.default in (attrs.NOTHING, msgspec.NODEFAULT)]
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.__doc__ or ""),
@@ -83,7 +85,14 @@ def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _default(item: attrs.Attribute[Any]) -> dict[str, Any]:
-    if item.default is attrs.NOTHING or isinstance(item.default, attrs.Factory):  # type: ignore[arg-type]
+def _members(kind: Any) -> Sequence[Any]:
+    """The fields of an attrs class, or of the structs that facts hold by the hundred thousand."""
+    if issubclass(kind, msgspec.Struct):
+        return msgspec.structs.fields(kind)
+    return [item for item in attrs.fields(kind) if item.init]
+
+
+def _default(item: Any) -> dict[str, Any]:
+    if item.default in (attrs.NOTHING, msgspec.NODEFAULT) or isinstance(item.default, attrs.Factory):  # type: ignore[arg-type]
         return {}
     return {"default": thaw(item.default)}

@@ -16,6 +16,7 @@ from .plan import PlanFacts
 from .ranks import RanksFacts
 from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
+from .values import ValuesFacts
 
 FACTS_VERSION = 1
 
@@ -34,6 +35,7 @@ class Section(enum.Enum):
     RUNTIME = "runtime"
     RANKS = "ranks"
     OPTIMIZER = "optimizer"
+    VALUES = "values"
 
 
 @frozen(kw_only=True)
@@ -98,6 +100,7 @@ class Facts:
     runtime: RuntimeFacts | None = None
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
+    values: ValuesFacts | None = None
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from ..names import printable
+from ..names import printable, ranges
 from ..rule import Finding
 from .model import Report
 from .options import ReportOptions
@@ -31,4 +31,5 @@ def finding_line(item: Finding, style: Style | None = None) -> str:
     """The line of one finding; names in it are made safe to show."""
     style = style or Style()
     rule = style.paint(f"{item.code} {item.name}", "bold")
-    return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}"
+    ranks = f" (ranks: {ranges(item.ranks)})" if item.ranks else ""
+    return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}{ranks}"

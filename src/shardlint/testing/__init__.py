@@ -11,7 +11,7 @@ A pack's whole test of its rules is a folder of YAML files and five lines of Pyt
 """
 
 from .bases import BASES, base_snapshot
-from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor, values_for
 from .cases import Case, CaseError, Expected, case_facts, cases_by_rule, load_cases, load_folder
 from .edits import EditError, apply_edits
 from .running import (
@@ -52,4 +52,5 @@ __all__ = [
     "run_case",
     "run_rule",
     "tensor",
+    "values_for",
 ]

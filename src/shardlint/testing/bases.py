@@ -14,6 +14,7 @@ from ..facts import (
     DataFacts,
     DataSemanticsFacts,
     DataStageFacts,
+    DerivedBuffer,
     Facts,
     FrozenDict,
     InvariantOutcome,
@@ -22,7 +23,7 @@ from ..facts import (
     ProbeFacts,
     TensorFacts,
 )
-from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor
+from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor, values_for
 from .plans import with_plan
 from .sharded import compared, expert_parallel, fsdp2, hyperparallel, tensor_parallel
 from .traces import traced
@@ -360,6 +361,26 @@ def optimized() -> Facts:
     return evolve(facts, optimizer=optimizer_for(facts.model), checkpoint=None)
 
 
+def looked_at() -> Facts:
+    """Return `llama-loaded` with statistics of its values and a rotary buffer that was computed again."""
+    facts = llama_loaded()
+    assert facts.model is not None
+    rotary = DerivedBuffer(
+        fqn="model.rotary_emb.inv_freq", recipe="LlamaModel._init_weights", status="equal", error=0.0
+    )
+    return evolve(facts, values=evolve(values_for(facts.model), derived=(rotary,)))
+
+
+def optimized_bf16() -> Facts:
+    """Return `optimized` in bfloat16, with a learning rate of 1e-5, and statistics of its values without magnitudes."""
+    facts = optimized()
+    assert facts.model is not None
+    narrow = evolve(facts.model, tensors=tuple(evolve(item, dtype="bfloat16") for item in facts.model.tensors))
+    optimizer = optimizer_for(narrow)
+    groups = tuple(evolve(item, options=FrozenDict({**item.options, "lr": 1e-5})) for item in optimizer.groups)
+    return evolve(facts, model=narrow, optimizer=evolve(optimizer, groups=groups), values=values_for(narrow))
+
+
 BASES: dict[str, Callable[[], Facts]] = {
     "llama": llama,
     "llama-tied": llama_tied,
@@ -380,5 +401,7 @@ BASES: dict[str, Callable[[], Facts]] = {
     "fp8": fp8,
     "adapter": adapter,
     "optimized": optimized,
+    "optimized-bf16": optimized_bf16,
+    "looked-at": looked_at,
     "traced": traced,
 }

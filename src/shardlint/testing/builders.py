@@ -25,6 +25,8 @@ from ..facts import (
     ParameterGroup,
     TensorFacts,
     TensorSpec,
+    TensorValues,
+    ValuesFacts,
 )
 
 _STORED_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "bool": "BOOL"}
@@ -185,4 +187,13 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
         specs=tuple(specs),
         parameters=tuple(live),
         held=tuple(held),
+    )
+
+
+def values_for(facts: ModelFacts) -> ValuesFacts:
+    """Build the statistics of a model whose tensors hold ordinary numbers: finite, different, small."""
+    return ValuesFacts(
+        tensors=tuple(
+            TensorValues(fqn=item.fqn, elements=item.numel, minimum=-0.05, maximum=0.05) for item in facts.tensors
+        )
     )

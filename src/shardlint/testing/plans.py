@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from ..facts import EntryFacts, Facts, PlanFacts, TensorFacts, TensorPlan, TiePlan
 
@@ -28,7 +29,7 @@ def with_plan(facts: Facts, sources: Mapping[str, Sequence[str]] | None = None) 
         stored = [entries[key] for key in (sources or {}).get(tensor.fqn, (tensor.fqn,))]
         tensors.append(_loaded(tensor, stored))
         for alias in tensor.aliases[1:]:
-            tensors.append(evolve(tensors[-1], name=alias, status="tied", tied_to=tensor.fqn))
+            tensors.append(replace(tensors[-1], name=alias, status="tied", tied_to=tensor.fqn))
             ties.append(TiePlan(name=alias, source=tensor.fqn, both_stored=False))
     plan = PlanFacts(
         loader="transformers 5.24.0",

@@ -44,6 +44,7 @@ class Piece:
         self.prefix: tuple[Step, ...] = steps[:last]
         self.casts: tuple[Step, ...] = steps[last:]
         self.raw = not steps and block.source is not None
+        self.runs_from_file = self.raw and isinstance(block.source, str) and live.in_host_memory
         self.harmless = self._is_harmless()
 
     def _is_harmless(self) -> bool:
@@ -107,7 +108,7 @@ def _widens(item: tuple[Step, torch.dtype | None]) -> bool:
 def check_tile(piece: Piece, tile: Tile, reader: Reader, tally: Tally, *, detailed: bool = True) -> bool:
     """Compare one tile and add to the tally; true when it was clean. `detailed` allows the full diagnosis."""
     live = piece.live
-    if piece.raw and tile.is_plain and live.in_host_memory:
+    if piece.runs_from_file and tile.is_plain:
         count = tile.volume
         reader.run(piece.block.source, tile.source, count)
         if _memcmp(live.address(tile.live), reader.address, count * live.item) == 0 and not has_nonfinite(

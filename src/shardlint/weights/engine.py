@@ -35,7 +35,7 @@ Counts = dict[tuple[str, str], Tally]
 @frozen(kw_only=True)
 class Options:
     """
-    How to compare. `threads` None: as many as cores, at most eight.
+    How to compare. `threads` None: as many as cores for each rank of the host, at most eight.
 
     `sample` is the fraction of the tiles to look at; `max_memory` bounds the buffers of all threads, in bytes.
     """
@@ -72,8 +72,10 @@ BYTES_PER_THREAD = 32 << 20
 
 
 def thread_count(options: Options) -> int:
-    """How many threads to use, within the memory bound; at least one."""
-    wanted = options.threads or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+    """How many threads to use, within the memory bound; at least one. The ranks of one host share its cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    wanted = options.threads or min(8, cores // max(1, int(ranks) if ranks.isdigit() else 1))
     allowed = options.max_memory // BYTES_PER_THREAD if options.max_memory else wanted
     return max(1, min(wanted, allowed))
 

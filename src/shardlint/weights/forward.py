@@ -15,10 +15,10 @@ from attrs import field, frozen
 
 from ..collect.identity_rules import IdentityRules
 from ..collect.live_names import from_model_facts, is_adapted, unwrapped
-from ..collect.plan import _is_pretrained, _live_quantizer
+from ..collect.plan import is_pretrained, live_quantizer
 from ..collect.planner import Exclusions, make_plan
 from ..collect.planning import Converted, LoaderRules, PlanUnknownError
-from ..collect.transformers_rules import TransformersRules, _fresh_copy
+from ..collect.transformers_rules import TransformersRules, fresh_copy
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
@@ -90,9 +90,9 @@ def forward(
 def _rules(
     model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet, *, cast: bool
 ) -> LoaderRules:
-    if not _is_pretrained(model):
+    if not is_pretrained(model):
         return IdentityRules(renames)
-    quantizer = _live_quantizer(model, checkpoint)
+    quantizer = live_quantizer(model, checkpoint)
     return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames)
 
 
@@ -141,7 +141,7 @@ class FollowedRules(TransformersRules):
         return self._quantizer is not None and not dtype.is_floating_point
 
     def _run(self, name: str, recipe: Any, parts: Sequence[tuple[str, str, torch.Tensor]]) -> dict[str, Any]:
-        group = _fresh_copy(recipe)
+        group = fresh_copy(recipe)
         for pattern, key, tensor in parts:
             group.add_tensor(name, key, pattern, tensor)
         with torch.no_grad():

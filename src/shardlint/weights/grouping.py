@@ -39,7 +39,8 @@ def faults(result: Result) -> tuple[Fault, ...]:
     wrong = [row for row in live if row.status is Status.MISMATCH and row.name not in explained]
     special = [row for row in live if row.nonfinite and row.status is not Status.MISMATCH]
     hole = [row for row in live if row.status is Status.INCOMPLETE and row.reason != RANK_FAILED]
-    unread = [row for row in result.of_kind(Kind.CHECKPOINT) if row.status is Status.INCOMPLETE]
+    stored = result.of_kind(Kind.CHECKPOINT)
+    unread = [row for row in stored if row.status is Status.INCOMPLETE and row.reason != RANK_FAILED]
     padding = [row for row in result.of_kind(Kind.PADDING) if row.status is Status.MISMATCH]
     return (
         *(_rank(rank, text) for rank, text in result.errors),

@@ -162,12 +162,17 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
     partial = bool(why_incomplete(parts))
     excused = _leftovers(forward.plan)
     users = forward.plan.names_by_key()
+    failed = any(part.error for part in parts)
     for key, source in forward.sources.tensors.items():
         tally = found.get(key, Tally())
         read = coverage.volume(key)
         row = count_row(Kind.CHECKPOINT, key, tally, read == source.volume)
         checked = tally.checked if partial else read or 0
-        yield evolve(checkpoint_row(row, source, read, excused.get(key)), checked=checked, sources=users.get(key, ()))
+        yield evolve(
+            checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None)),
+            checked=checked,
+            sources=users.get(key, ()),
+        )
     for key, reason in forward.sources.refused.items():
         yield Row(kind=Kind.CHECKPOINT, name=key, status=Status.INCOMPLETE, reason=reason, sources=users.get(key, ()))
 
@@ -180,6 +185,8 @@ def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[s
         status = Status.EXCLUDED if excused else Status.INCOMPLETE
     elif read is None:
         reason = "how much of it was read cannot be told within bounded memory"
+    elif read != source.volume and leftover is not None:
+        reason = leftover[0]
     elif read != source.volume:
         reason = f"{read} of {source.volume} elements reach a live tensor"
     return evolve(

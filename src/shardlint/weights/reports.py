@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..names import printable
 from .result import Kind, Result, Row, Status
 
 if TYPE_CHECKING:
@@ -112,17 +113,16 @@ def as_text(result: Result, limit: int = 50) -> str:
     ]
     if result.incomplete:
         lines.append(f"not everything was looked at: {result.incomplete}")
-    lines += [f"rank {rank}: {text}" for rank, text in result.errors]
+    lines += [f"rank {rank}: {printable(text)}" for rank, text in result.errors]
     worst = result.worst(limit)
     if worst:
         lines.append(f"{'status':<11} {'kind':<10} {'wrong':>12} {'nonfinite':>10} {'max error':>12}  tensor")
     for row in worst:
         wrong, error = row.load_mismatches or row.exact_mismatches, _error(row.max_load_abs or row.max_abs)
-        lines.append(
-            f"{row.status.value:<11} {row.kind.value:<10} {wrong:>12} {row.nonfinite:>10} {error[:12]:>12}  {row.name}"
-        )
+        figures = f"{wrong:>12} {row.nonfinite:>10} {error[:12]:>12}"
+        lines.append(f"{row.status.value:<11} {row.kind.value:<10} {figures}  {printable(row.name)}")
         if row.reason:
-            lines.append(f"    {row.reason}")
+            lines.append(f"    {printable(row.reason)}")
         if row.first:
             lines.append(f"    {first_difference(row)}")
     return "\n".join(lines) + "\n"
@@ -134,7 +134,7 @@ def first_difference(row: Row) -> str:
     if first is None:
         return ""
     where = f"{first.checkpoint_key}{list(first.checkpoint_index)}" if first.checkpoint_key else "a constant"
-    return (
+    return printable(
         f"first at {first.live_key}{list(first.live_index)}: {first.actual} ({first.storage_dtype}, "
         f"{first.actual_bits}), {where} gives {first.reference} ({first.reference_dtype}, {first.reference_bits})"
         f"{', the same once cast' if first.cast_only else ''}, rank {first.rank}"

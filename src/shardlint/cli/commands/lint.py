@@ -154,7 +154,7 @@ def command(
     )
     weights = WeightChoices(reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report)
     job = lint_in_job(
-        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings),
+        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings, values=session.wants_values),
         lambda facts, live: _judged(session, facts, live, weights),
         chosen.rank_timeout,
     )
@@ -166,9 +166,8 @@ def command(
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    if job.leads:
-        with gc_paused():
-            write_outputs(report, outputs, options)
+    with gc_paused():
+        job.show(lambda: write_outputs(report, outputs, options))
     return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
 
 

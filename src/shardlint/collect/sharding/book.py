@@ -22,7 +22,7 @@ from ...facts.sharding import (
     UnitFacts,
 )
 from ...names import natural_key
-from ..walk import Walk, joined
+from ..walk import Walk
 from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
 from .guarded import UNKNOWN
 
@@ -34,6 +34,7 @@ MARKS = (
     "allreduce",
     "expert_parallel",
 )
+_MARKS = frozenset(MARKS)
 
 
 class Book:
@@ -58,6 +59,7 @@ class Book:
         self.managed: set[int] = set()
         self.objects: dict[int, Any] = {}
         self.stand_ins: dict[int, int] = {}
+        self.kinds: dict[Hashable, tuple[int, str, str, str]] = {}
         self._kept: list[Any] = []
         self._memo: dict[Hashable, int] = {}
         self._texts: dict[Any, str] = {}
@@ -134,12 +136,10 @@ class Book:
 
     def identity(self, tensor: Any) -> int:
         """A small number for a live object: the same for the same one."""
-        number = id(tensor)
-        found = self._identities.get(number)
-        if found is None:
-            self._kept.append(tensor)
-            found = self._identities[number] = len(self._identities)
-            self.objects[found] = tensor
+        count = len(self._identities)
+        found = self._identities.setdefault(id(tensor), count)
+        if found == count:
+            self.objects[found] = tensor  # which keeps it alive as well
         return found
 
     def stand_in(self, tensor: Any, identity: int) -> None:
@@ -174,7 +174,7 @@ class Book:
         found = self.walk.find_module(module)
         if found is None:
             return [fallback or f"{UNTRACKED}{type(module).__name__}>.{name}"]
-        return [joined(prefix, name) for prefix in found.names]
+        return [f"{prefix}.{name}" if prefix else name for prefix in found.names]
 
     def is_optimized(self, tensor: Any) -> bool | None:
         """Whether the optimizer holds the tensor; None when there is no optimizer."""
@@ -214,14 +214,10 @@ class Book:
 
 def marks_of(tensor: Any) -> FrozenDict:
     """The flags that libraries set on a parameter, those that are plain values."""
-    try:
-        values = vars(tensor)
-    except TypeError:
+    values = getattr(tensor, "__dict__", None)
+    if not values or _MARKS.isdisjoint(values):
         return EMPTY
-    if not values:
-        return EMPTY
-    found = {name: values[name] for name in MARKS if isinstance(values.get(name), (bool, int))}
-    return FrozenDict(found) if found else EMPTY
+    return FrozenDict({name: values[name] for name in MARKS if isinstance(values.get(name), (bool, int))})
 
 
 def local_domain(requires_grad: bool, domain: str) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from ...boxes import product, rechunk, replay
 from ...facts import FrozenDict
-from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
+from ...facts.sharding import UnitFacts
 from ..reading import author_type
-from .book import Book, marks_of
+from .book import Book
 from .collector import UnitCollector
+from .fsdp2_parameters import ParameterReader
 from .groups import asked_once, has_base
-from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
+from .guarded import UNKNOWN, Missing, as_bool, first, listed
 
 _FLAGS = (
     "reduce_grads",
@@ -96,12 +95,12 @@ class _Group:
         self.group = unit.groups[index]
         self.owner = names[id(unit.state)]
         self.mesh_info = first(self.group, "mesh_info")
-        self.unit = len(book.units)
         self.missing = Missing()
 
     def add(self) -> None:
-        records = [record for param in listed(first(self.group, "fsdp_params")) for record in self.records(param)]
-        self.book.add_unit(self.facts(), records)
+        reader = ParameterReader(self.book, self.owner, len(self.book.units), self.mesh_info)
+        params = listed(first(self.group, "fsdp_params"))
+        self.book.add_unit(self.facts(), [record for param in params for record in reader.records(param)])
 
     def facts(self) -> UnitFacts:
         missing = self.missing
@@ -179,135 +178,6 @@ class _Group:
             self.missing.names.append("divisor")
             return None
         return float(size)
-
-    def records(self, param: Any) -> list[OwnershipFacts]:
-        book, info = self.book, first(param, "_module_info")
-        tensor, replaced = self.current(param, info)
-        identity = book.identity(tensor)
-        for item in _tensors_of(param, tensor):
-            book.managed.add(id(item))
-            if item is not tensor and item is not param.sharded_param:
-                book.stand_in(item, identity)
-        layout = self.layout(param, tensor)
-        spec_dtype, local = tensor.dtype, first(tensor, "_local_tensor")
-        requires_grad = bool(tensor.requires_grad)
-        common: dict[str, Any] = {
-            "owner": self.owner,
-            "unit": self.unit,
-            "domain": book.domain(layout),
-            "layout": layout,
-            "identity": identity,
-            "origin": book.origin(first(param, "_orig_param_uid")),
-            "dtype": book.text(spec_dtype),
-            "device": book.text(known(first(local, "device"), tensor.device)),
-            "requires_grad": requires_grad,
-            "replaced": replaced,
-            "optimized": book.is_optimized(tensor),
-            "marks": marks_of(tensor),
-        }
-        return [OwnershipFacts(fqn=name, **common) for name in self.fqns(param, info)]
-
-    def fqns(self, param: Any, info: Any) -> Iterable[str]:
-        told = first(param, "_param_fqn")
-        fallback = told if isinstance(told, str) else None
-        module = first(info, "module")
-        names = self.book.names(module, info.param_name, fallback)
-        shared = listed(first(info, "shared_modules"))
-        if not shared:
-            return names
-        more = zip(shared, listed(first(info, "shared_param_names")), strict=False)
-        found = itertools.chain(names, *(self.book.names(other, name, fallback) for other, name in more))
-        return dict.fromkeys(found)
-
-    def current(self, param: Any, info: Any) -> tuple[Any, bool]:
-        """
-        The sharded parameter, and whether its module registers another tensor by now.
-
-        A DTensor of the same spec is adopted at the next lazy initialisation (`load_state_dict(assign=True)`).
-        """
-        tensor = param.sharded_param
-        registered = first(first(info, "module"), "_parameters")
-        now = registered.get(info.param_name) if isinstance(registered, dict) else None
-        if now is None or any(now is item for item in _tensors_of(param, tensor)):
-            return tensor, False
-        spec = first(now, "_spec")
-        if spec is not UNKNOWN and spec == first(tensor, "_spec"):
-            return now, False
-        return tensor, True
-
-    def layout(self, param: Any, tensor: Any) -> int:
-        info = known(first(param, "mesh_info"), self.mesh_info)  # per parameter from torch 2.12
-        source = _source_spec(param)
-        spec = first(tensor, "_spec")
-        mesh, placements = (
-            (spec.mesh, spec.placements) if spec is not UNKNOWN else (tensor.device_mesh, tensor.placements)
-        )
-        dim = first(first(param, "fsdp_placement"), "dim")
-        local = tensor._local_tensor.shape
-        key = (
-            "fsdp2",
-            tensor.shape,
-            local,
-            id(mesh),
-            placements,
-            id(info),
-            dim,
-            None if source is None else (id(source.mesh), source.placements),
-        )
-        return self.book.layout(key, lambda: self.new_layout(param, tensor, info, source))
-
-    def new_layout(self, param: Any, tensor: Any, info: Any, source: Any) -> LayoutFacts:
-        book, mesh, placements = self.book, tensor.device_mesh, tensor.placements
-        dim, is_distributed = first(first(param, "fsdp_placement"), "dim"), first(param, "is_dtensor")
-        book.keep(info, mesh, None if source is None else source.mesh)
-        hidden = source is None and as_bool(is_distributed) is True
-        facts = LayoutFacts(
-            global_shape=ints(tensor.shape) or (),
-            local_shape=ints(tensor._local_tensor.shape) or (),
-            mesh=book.mesh(mesh),
-            placements=book.placements(placements),
-            source_mesh=None if source is None else book.mesh(source.mesh),
-            source_placements=() if source is None else book.placements(source.placements),
-            data_dim=dim if isinstance(dim, int) else None,
-            unknown=("source", "built") if hidden else (),
-        )
-        return book.replayed(_built(book, facts, info))
-
-
-def _built(book: Book, facts: LayoutFacts, info: Any) -> LayoutFacts:
-    """Add the boxes by order of construction: the source placements first, then a chunk of that local tensor."""
-    if as_bool(first(info, "is_spmd_mesh")) or "built" in facts.unknown:
-        return facts  # one mesh for everything: the placements are the construction
-    size, rank = first(info, "shard_mesh_size"), first(info, "shard_mesh_rank")
-    source = book.meshes[facts.source_mesh] if facts.source_mesh is not None else None
-    try:
-        if source is None:
-            dims = replay(facts.global_shape, (), (), ())
-        elif source.coordinate is None:
-            raise ValueError("this rank is not part of the mesh")
-        else:
-            dims = replay(facts.global_shape, source.shape, source.coordinate, facts.source_placements)
-        if isinstance(size, int) and isinstance(rank, int) and facts.data_dim is not None:
-            dims = rechunk(dims, facts.data_dim, size, rank)
-        elif size is not UNKNOWN or first(info, "replicate_mesh_size") is UNKNOWN:
-            raise ValueError("how the data-parallel ranks cut the parameter is unknown")
-    except ValueError:
-        return evolve(facts, unknown=(*facts.unknown, "built"))
-    return evolve(facts, built=product(dims))
-
-
-def _source_spec(param: Any) -> Any:
-    """The layout before FSDP: `_unsharded_dtensor_spec` from torch 2.12, `_tp_spec` before, absent for plain ones."""
-    spec = first(param, "_unsharded_dtensor_spec", "_tp_spec")
-    return None if spec is UNKNOWN else spec
-
-
-def _tensors_of(param: Any, tensor: Any) -> list[Any]:
-    """Every tensor that the module may register for the parameter, by state: sharded, unsharded, in between."""
-    # From __dict__: `unsharded_param` and its like are properties that assert.
-    values = vars(param) if hasattr(param, "__dict__") else {}
-    found = (values.get("_unsharded_param"), values.get("_sharded_post_forward_param"), values.get("sharded_param"))
-    return [tensor, *(item for item in found if item is not None)]
 
 
 def _hooks_alive(state: Any, modules: Iterable[Any]) -> bool | None:

@@ -10,6 +10,7 @@ from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFa
 from .book import Book, marks_of
 from .collector import UnitCollector
 from .dtensor import is_expert, local_shape
+from .groups import asked_once
 from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
 
@@ -22,10 +23,15 @@ class HyperParallel(UnitCollector):
         """Add every module that carries a scheduler, in walk order."""
         for item in book.walk.modules:
             scheduler = vars(item.module).get("hsdp_scheduler")
-            if scheduler is None:
-                scheduler = known(first(type(item.module), "hsdp_scheduler"))
+            if scheduler is None and _class_has_scheduler(type(item.module)):
+                scheduler = known(first(item.module, "hsdp_scheduler"))
             if scheduler is not None:
                 _Cell(book, item.module, scheduler).add()
+
+
+@asked_once
+def _class_has_scheduler(kind: type) -> bool:
+    return any("hsdp_scheduler" in vars(base) for base in kind.__mro__)
 
 
 @frozen

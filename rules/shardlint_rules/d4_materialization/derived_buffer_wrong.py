@@ -1,0 +1,79 @@
+"""D404 derived-buffer-wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import DerivedBuffer, TensorValues
+
+
+class DerivedBufferWrong(Rule):
+    """
+    A buffer that is computed from the configuration holds something else.
+
+    ## What it does
+    Compares every buffer that no checkpoint stores with what was computed again while the facts were collected: by the
+    module's own recipe, by the initialiser of its Transformers model, or by the constructor of a rotary embedding.
+    Another value than the computed one is an error; one that is equal but for the rounding of a narrower dtype is a
+    warning. Frequencies that dynamic scaling or longrope put in place are right too. A rotary buffer without a recipe
+    that is zero, constant or not finite is an error as well.
+
+    ## Why it is unsafe
+    `to_empty` leaves whatever the memory held in such a buffer, loading does not touch it, and `init_weights()` passes
+    modules over that are marked as initialised. Positions are then encoded by garbage: the model runs, and its loss is
+    a little or very wrong. Rounded frequencies lose positions in long contexts.
+
+    ## What to do
+    Recompute the buffer after `to_empty` (build the rotary module again, or clear `_is_hf_initialized` and call
+    `init_weights()`), and keep it in float32 when the model is cast.
+    """
+
+    code = "D404"
+    name = "derived-buffer-wrong"
+    phase = Phase.D4
+    severity = Severity.ERROR
+    needs = (Section.VALUES,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        values = facts.values
+        assert values is not None
+        statistics = values.by_name()
+        unknown = []
+        for item in values.derived:
+            if item.status in ("wrong", "low-precision"):
+                yield self.different(item, statistics.get(item.fqn))
+            elif item.status == "unknown" and item.fqn.endswith("inv_freq"):
+                seen = statistics.get(item.fqn)
+                if seen is not None and ((seen.constant and seen.elements > 1) or seen.zero or not seen.finite):
+                    yield self.garbage(item, seen)
+                else:
+                    unknown.append(f"{item.fqn} ({item.detail})")
+        if unknown:
+            raise NotEvaluated(f"nothing computes again: {'; '.join(unknown)}")
+
+    def different(self, item: DerivedBuffer, seen: TensorValues | None) -> Finding:
+        rounded = item.status == "low-precision"
+        error = "" if item.error is None else f", with a relative error of up to {item.error:.3g}"
+        detail = f" ({item.detail})" if item.detail else ""
+        found = "those values rounded" if rounded else "other values"
+        return self.finding(
+            subject=item.fqn,
+            severity=Severity.WARNING if rounded else None,
+            message=f"expected what {item.recipe} computes, found {found}{error}{detail}",
+            evidence={"recipe": item.recipe, "error": item.error, "detail": item.detail, **_shown(seen)},
+            owner=item.fqn.rpartition(".")[0] or "<root>",
+        )
+
+    def garbage(self, item: DerivedBuffer, seen: TensorValues) -> Finding:
+        what = "only zeros" if seen.zero else "one value everywhere" if seen.constant else "values that are not finite"
+        return self.finding(
+            subject=item.fqn,
+            message=f"expected falling frequencies, found {what}",
+            evidence={"detail": item.detail, **_shown(seen)},
+            owner=item.fqn.rpartition(".")[0] or "<root>",
+        )
+
+
+def _shown(seen: TensorValues | None) -> dict[str, object]:
+    return {} if seen is None else {"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements}

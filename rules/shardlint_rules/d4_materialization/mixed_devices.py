@@ -1,0 +1,53 @@
+"""D407 mixed-devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import TensorFacts
+from shardlint.names import natural_key
+
+
+class MixedDevices(Rule):
+    """
+    Parameters and buffers lie on more than one type of device, and nothing offloads them.
+
+    ## What it does
+    Brings tensors together by the type of their device; meta tensors are D401's, and scalars may stay on the CPU. When
+    there is more than one type, those outside the largest one are reported. A model with offloading (accelerate's hooks
+    or device map, a unit's CPU offload policy) is left alone.
+
+    ## Why it is unsafe
+    A forward that meets both raises in the best case. Buffers are often used through indexing or host-side code that
+    copies them silently, in each step; optimizers and gradient norms fail later.
+
+    ## What to do
+    Move the model as a whole after building it, and register tensors as buffers, so that they move along.
+    """
+
+    code = "D407"
+    name = "mixed-devices"
+    phase = Phase.D4
+    severity = Severity.WARNING
+    needs = (Section.MODEL,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.model is not None
+        by_type: dict[str, list[TensorFacts]] = {}
+        for tensor in facts.model.tensors:
+            if not tensor.is_meta and tensor.shape and tensor.device:
+                by_type.setdefault(tensor.device.partition(":")[0], []).append(tensor)
+        if len(by_type) < 2 or facts.model.offload:
+            return
+        main = max(by_type, key=lambda kind: sum(tensor.numel for tensor in by_type[kind]))
+        for kind, tensors in sorted(by_type.items()):
+            if kind != main:
+                names = sorted((tensor.fqn for tensor in tensors), key=natural_key)
+                yield self.finding(
+                    subject=names[0],
+                    kind=SubjectKind.TENSOR,
+                    message=f"expected all state on {main}, found {len(names)} tensors on {kind}, such as {names[0]}",
+                    evidence={"device": kind, "expected": main, "tensors": names[:100], "count": len(names)},
+                    key=kind,
+                )

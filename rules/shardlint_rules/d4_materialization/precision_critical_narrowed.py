@@ -1,0 +1,66 @@
+"""D409 precision-critical-narrowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import PrecisionCritical
+
+_BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+
+
+class PrecisionCriticalNarrowed(Rule):
+    """
+    A tensor that needs 32 bits is held in fewer than its source has.
+
+    ## What it does
+    Looks at tensors that their class keeps in float32, and at those that are known to need it: correction bias of
+    a router, `A_log` and `D` of a state-space model. Reports one that is float16 or bfloat16 where the checkpoint has
+    more, or where the class insists on float32 and no checkpoint tells otherwise, and says how many of the source's
+    distinct values became equal. A tensor that the checkpoint itself stores that narrow is left alone.
+
+    ## Why it is unsafe
+    These tensors decide by small differences: a correction bias in bfloat16 steers tokens by steps that are larger than
+    the differences between experts, a decay that is rounded changes the memory of every layer. Nothing raises.
+
+    ## What to do
+    Keep the tensor in float32 when the model is cast (`_keep_in_fp32_modules_strict`, or cast it back after `.to()`),
+    and keep it out of low-precision units.
+    """
+
+    code = "D409"
+    name = "precision-critical-narrowed"
+    phase = Phase.D4
+    severity = Severity.WARNING
+    needs = (Section.VALUES,)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.values is not None
+        unknown = []
+        for item in facts.values.critical:
+            if item.source_dtype is not None:
+                if _BITS[item.source_dtype] > _BITS[item.dtype]:
+                    yield self.narrowed(item)
+            elif item.strict or (item.declared and item.dtype == "float16"):
+                yield self.narrowed(item)
+            elif not item.declared:
+                unknown.append(item.fqn)
+        if unknown:
+            raise NotEvaluated(f"no checkpoint says how wide the source of {', '.join(unknown)} is")
+
+    def narrowed(self, item: PrecisionCritical) -> Finding:
+        source = f"{item.source_dtype} in the checkpoint" if item.source_dtype else "float32"
+        lost = f"; {item.collapsed} of {item.distinct} distinct values became equal" if item.collapsed else ""
+        return self.finding(
+            subject=item.fqn,
+            message=f"expected {source}, found {item.dtype}: {item.because}{lost}",
+            evidence={
+                "because": item.because,
+                "source": item.source_key,
+                "source_dtype": item.source_dtype,
+                "distinct": item.distinct,
+                "collapsed": item.collapsed,
+            },
+            owner=item.fqn.rpartition(".")[0] or "<root>",
+        )

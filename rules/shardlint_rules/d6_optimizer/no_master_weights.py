@@ -1,0 +1,92 @@
+"""D608 no-master-weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+
+from ._held import optimizer_of
+
+_MANTISSA = {"bfloat16": 7, "float16": 10}
+_SMALLEST = {"bfloat16": -133, "float16": -24}  # exponents of the spacing of subnormal numbers
+_STEP_IS_RATE = ("adam", "lion", "adafactor", "adan", "came", "sophia", "rmsprop", "adagrad")
+_MASTER = ("master", "main", "fp32", "kahan", "compensation", "shift")
+_ROUNDING = ("stochastic_rounding", "bf16_stochastic_round", "kahan_sum", "use_kahan_summation")
+
+
+class NoMasterWeights(Rule):
+    """
+    A parameter in 16 bits is updated in place by steps that are too small for it.
+
+    ## What it does
+    Takes trainable bfloat16 and float16 parameters that the optimizer holds themselves, without a main copy in float32
+    (neither beside the parameter nor in the optimizer's state), with an optimizer whose step is about as large as its
+    learning rate (Adam and its kin). Reports those whose learning rate, the initial one where a schedule keeps it, is
+    below half the distance between neighbouring numbers at the tensor's typical magnitude. Optimizers that round
+    stochastically or keep the rest of the sum say so in their options, and are left out.
+
+    ## Why it is unsafe
+    An update of less than half the distance rounds back to the old value: the weight never moves, however many steps
+    are taken. The loss falls at first, by the few weights that are small enough, and then stays.
+
+    ## What to do
+    Keep the parameters in float32 and compute in bfloat16 (mixed precision of the units, autocast), or use an optimizer
+    with main weights or stochastic rounding.
+    """
+
+    code = "D608"
+    name = "no-master-weights"
+    phase = Phase.D6
+    severity = Severity.WARNING
+    needs = (Section.OPTIMIZER, Section.VALUES)
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        assert facts.values is not None
+        optimizer, values = optimizer_of(facts), facts.values.by_name()
+        unknown = set()
+        for held in optimizer.held:
+            parameter, dtype = optimizer.parameter_of(held), optimizer.specs[held.spec].dtype
+            if parameter is None or dtype not in _MANTISSA or not _updated_in_place(optimizer, held, parameter):
+                continue
+            kind = optimizer.optimizer_of(held).qualified_type.rpartition(".")[2]
+            if not any(name in kind.lower() for name in _STEP_IS_RATE):
+                unknown.add(kind)
+                continue
+            seen = values.get(parameter.fqn)
+            if seen is not None and seen.magnitude:
+                yield from self.judge(optimizer, held, parameter, seen.magnitude)
+        if unknown:
+            raise NotEvaluated(f"how large a step of {', '.join(sorted(unknown))} is depends on the gradients")
+
+    def judge(
+        self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter, magnitude: float
+    ) -> Iterator[Finding]:
+        group, dtype = optimizer.group_of(held), optimizer.specs[held.spec].dtype
+        rate = max(group.number("lr") or 0.0, group.number("initial_lr") or 0.0)
+        distance = spacing(magnitude, dtype)
+        if 0.0 < rate < distance / 2:
+            yield self.finding(
+                subject=parameter.fqn,
+                message=f"{dtype} without a float32 main copy: numbers of its magnitude, {magnitude:.2g}, are "
+                f"{distance:.2g} apart, and lr={rate:g} is less than half of that",
+                evidence={"lr": rate, "spacing": distance, "magnitude": magnitude, "dtype": dtype},
+                owner=parameter.owner or None,
+            )
+
+
+def spacing(magnitude: float, dtype: str) -> float:
+    """The distance between neighbouring numbers of the dtype at that magnitude."""
+    exponent = math.frexp(magnitude)[1] - 1 - _MANTISSA[dtype]
+    return 2.0 ** max(exponent, _SMALLEST[dtype])
+
+
+def _updated_in_place(optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter) -> bool:
+    if held.main or parameter.main is not None or not parameter.requires_grad:
+        return False
+    options = optimizer.group_of(held).options
+    if any(options.get(name) for name in _ROUNDING) or optimizer.optimizer_of(held).partitioned:
+        return False
+    return not any(part in name.lower() for name in held.state for part in _MASTER)

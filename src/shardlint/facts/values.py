@@ -1,0 +1,104 @@
+"""
+The `values` section: statistics of what the tensors hold, and what became of values that can be computed again.
+
+Values of weights are never kept: minimum, maximum, counts, and a digest of small tensors are. Of a sharded tensor they
+are those of this rank's part.
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class TensorValues:
+    """
+    Statistics of one tensor, by its first name. `elements` is the number that this rank holds.
+
+    `minimum` and `maximum` are those of the finite elements, None when there are none. `nan`, `positive_infinite` and
+    `negative_infinite` count. `constant` tells that all elements are equal. `magnitude` is the median absolute value of
+    a sample, of floating tensors narrower than 32 bits. `digest` is that of the bytes of small tensors. `unwritten`
+    counts elements that still hold what `watch_writes` put there, None when nobody watched.
+    """
+
+    fqn: str
+    elements: int
+    minimum: float | None = None
+    maximum: float | None = None
+    nan: int = 0
+    positive_infinite: int = 0
+    negative_infinite: int = 0
+    constant: bool = False
+    magnitude: float | None = None
+    digest: str | None = None
+    unwritten: int | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether no element is NaN or infinite."""
+        return not (self.nan or self.positive_infinite or self.negative_infinite)
+
+    @property
+    def zero(self) -> bool:
+        """Whether every element is zero."""
+        return self.finite and self.minimum == 0 and self.maximum == 0
+
+
+@frozen(kw_only=True)
+class SkippedTensor:
+    """A tensor whose values were not looked at, and why."""
+
+    fqn: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class DerivedBuffer:
+    """
+    A buffer that follows from the configuration, and how what it holds compares with what was computed again.
+
+    `recipe` says how it was computed. `status` is equal, low-precision (equal but for the rounding of a narrower
+    dtype), wrong, or unknown (`detail` says why). `error` is the largest relative error of an element.
+    """
+
+    fqn: str
+    recipe: str
+    status: str
+    error: float | None = None
+    detail: str = ""
+
+
+@frozen(kw_only=True)
+class PrecisionCritical:
+    """
+    A tensor that is declared or known to need 32 bits. `because` says why, `declared` that its class says so, and
+    `strict` that the class insists on it whatever dtype is asked for.
+
+    `source_dtype` is that of the checkpoint's tensor `source_key`, None when there is none. `collapsed` counts those
+    of the `distinct` source values that become equal to another one in `dtype`, None when they were not compared.
+    """
+
+    fqn: str
+    dtype: str
+    because: str
+    declared: bool = False
+    strict: bool = False
+    source_key: str | None = None
+    source_dtype: str | None = None
+    distinct: int | None = None
+    collapsed: int | None = None
+
+
+@frozen(kw_only=True)
+class ValuesFacts:
+    """What was seen of values. `watched` tells whether `shardlint.watch_writes` was called on the model before."""
+
+    tensors: tuple[TensorValues, ...] = ()
+    skipped: tuple[SkippedTensor, ...] = ()
+    derived: tuple[DerivedBuffer, ...] = ()
+    critical: tuple[PrecisionCritical, ...] = ()
+    watched: bool = False
+
+    def by_name(self) -> dict[str, TensorValues]:
+        """The statistics by first name."""
+        return {item.fqn: item for item in self.tensors}

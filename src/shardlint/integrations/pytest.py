@@ -1,0 +1,46 @@
+"""A helper for test suites: a model must lint clean, else the test fails with the report as its message."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+from ..facts import Facts
+from ..rule import Severity
+
+
+def assert_clean(
+    target: Any,
+    *,
+    level: str = "warning",
+    evaluated: Iterable[str] = (),
+    **arguments: Any,
+) -> None:
+    """
+    Assert that linting `target` (a model, a `Target`, or facts) finds nothing of severity `level` or above.
+
+    `evaluated` are codes or names of rules that must have been evaluated: a rule that lacked a fact proves nothing.
+    `arguments` are those of `shardlint.lint`. Raises `AssertionError` with the report as text, `ValueError` for an
+    unknown level.
+    """
+    __tracebackhide__ = True  # pytest shows the caller's line
+    from ..api import lint, lint_facts
+
+    threshold: Severity = Severity.from_user(level)
+    report = lint_facts(target, **arguments) if isinstance(target, Facts) else lint(target, **arguments)
+    lacking = [
+        f"{item.code} {item.name}: {item.reason or 'not selected'}"
+        for item in report.outcomes
+        if {item.code, item.name} & set(evaluated) and item.status.value not in ("clean", "found")
+    ]
+    known = {name for item in report.outcomes for name in (item.code, item.name)}
+    lacking += [f"{name}: no such rule ran" for name in evaluated if name not in known]
+    found = [item for item in report.findings if threshold <= item.severity]
+    if found or lacking or report.blocked_by:
+        from ..report import ReportOptions, write_text
+
+        stream = io.StringIO()
+        write_text(report, stream, ReportOptions(verbosity=0))
+        told = "".join(f"\nnot evaluated: {reason}" for reason in lacking)
+        raise AssertionError(f"expected a clean lint, found {len(found)} finding(s)\n{stream.getvalue()}{told}")
