@@ -13,7 +13,7 @@ _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-_OTHER_WIDTHS = ("embedding_size", "word_embed_proj_dim", "embedding_dim", "d_embed", "hidden_size_per_layer_input")
+_LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "num_blocks")
 _BLOCK = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)$")
 _INNER = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
 
@@ -26,8 +26,9 @@ class ConfigShapeMismatch(Rule):
     Compares the configuration with the built tensors where both say the same thing: vocabulary and hidden size with the
     input embedding, the number of layers with the repeated blocks, attention heads with the projections, the number of
     experts with fused experts. An embedding with more rows than the vocabulary is padded, and right. A tokenizer beside
-    the checkpoint that gives larger tokens than the embedding has rows is reported too. Models whose parts disagree
-    among themselves, and models of several parts, are compared only where the configuration of the part is known.
+    the checkpoint that gives larger tokens than the embedding has rows is reported too. Models whose layers differ in
+    kind, configurations that give several numbers for one size, and models of several parts are compared only where it
+    is known which number belongs to which tensor.
 
     ## Why it is unsafe
     Whatever is rebuilt from the configuration (a resumed run, a server, a converted checkpoint) gets other shapes than
@@ -67,7 +68,7 @@ class ConfigShapeMismatch(Rule):
         vocabulary, hidden = _number(config, "vocab_size"), _number(config, "hidden_size", "d_model", "n_embd")
         if vocabulary is not None and rows < vocabulary:
             yield self.differs("vocab_size", vocabulary, tensor, f"{rows} rows")
-        if hidden is not None and width != hidden and _number(config, *_OTHER_WIDTHS) is None:
+        if hidden is not None and width != hidden and width not in _numbers(config, "embed"):
             yield self.differs("hidden_size", hidden, tensor, f"{width} columns")
         tokens = facts.checkpoint.tokenizer_size if facts.checkpoint is not None else None
         if tokens is not None and tokens > rows:
@@ -85,9 +86,11 @@ class ConfigShapeMismatch(Rule):
             return
         ((prefix, indices),) = blocks.items()
         extra = _number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
-        listed = config.get("layer_types")  # one entry for each layer that is built
-        if isinstance(listed, tuple) and len(listed) == len(indices):
-            return
+        counts = {
+            len(value) if isinstance(value, tuple) else value for key in _LAYER_LISTS if (value := config.get(key))
+        }
+        if counts and counts != {wanted}:
+            return  # the number of layers counts something else than blocks
         if not wanted <= len(indices) <= wanted + extra:
             yield self.finding(
                 subject=prefix,
@@ -101,7 +104,8 @@ class ConfigShapeMismatch(Rule):
         heads, hidden = _number(config, *_HEADS), _number(config, "hidden_size", "d_model", "n_embd")
         size = _number(config, "head_dim") or (hidden // heads if heads and hidden else None)
         key_values = _number(config, "num_key_value_heads") or heads
-        if heads is None or size is None or key_values is None:
+        several = _numbers(config, "head_dim") - {size} or _numbers(config, "key_value_heads") - {key_values}
+        if heads is None or size is None or key_values is None or several:
             return
         queries, keys = _projection(model, "q_proj"), _projection(model, "k_proj")
         if queries is not None and queries.shape[0] not in (heads * size, 2 * heads * size):  # twice with a gate
@@ -152,6 +156,11 @@ def _number(config: Mapping[str, Any], *names: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
+
+
+def _numbers(config: Mapping[str, Any], part: str) -> set[int]:
+    """All whole numbers whose keys contain `part`."""
+    return {value for key in config if part in key and (value := _number(config, key)) is not None}
 
 
 def _blocks(model: ModelFacts) -> dict[str, list[int]]:
