@@ -177,7 +177,8 @@ def lint(
 
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
-    Findings never raise: call `report.raise_for_errors()`.
+    Findings never raise: call `report.raise_for_errors()`. Without a model and without a checkpoint there is nothing
+    to judge: that is a `TargetError`.
 
     In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
     waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
@@ -252,8 +253,14 @@ def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: An
     if isinstance(model, Target):
         from attrs import evolve
 
-        return evolve(model, **more)
-    return Target(model=model, **more)
+        target = evolve(model, **more)
+    else:
+        target = Target(model=model, **more)
+    if target.model is None and target.checkpoint is None:
+        from .collect.targets import TargetError
+
+        raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
+    return target
 
 
 def _argument_layer(

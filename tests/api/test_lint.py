@@ -120,6 +120,13 @@ def test_mistakes_are_exceptions_of_their_own(empty_folder):
         shardlint.lint("a model")
 
 
+@pytest.mark.parametrize("model", [None, shardlint.Target(optimizer=object())])
+@pytest.mark.parametrize("call", [shardlint.lint, shardlint.snapshot])
+def test_nothing_to_look_at_is_never_a_pass(call, model):
+    with pytest.raises(ValueError, match="expected a model or a checkpoint to look at, got neither"):
+        call(model)
+
+
 def test_a_single_string_of_selectors_is_one_selector():
     assert {item.code for item in shardlint.lint(Block(), select="D401").outcomes} == {"D401"}
 

@@ -149,6 +149,7 @@ def test_config_validate_checks_against_the_packs(run, tmp_path, text, found):
     (tmp_path / "shardlint.yaml").write_text(text)
     shown = run("config", "validate")
     assert shown.status == (0 if found == "SL006" else 2)
+    assert ("every setting is valid" in shown.out) is (shown.status == 0)
     assert found in shown.out + shown.err
 
 

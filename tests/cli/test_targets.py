@@ -85,6 +85,46 @@ def test_what_libraries_write_to_the_descriptor_stays_out_of_the_report(folder):
     assert "NOISE" in done.stderr
 
 
+def test_a_builder_that_changes_the_folder_moves_nothing_of_the_user(run, folder):
+    (folder / "away").mkdir()
+    (folder / "moving.py").write_text(
+        "import os, torch\ndef build():\n    os.chdir('away')\n    return torch.nn.Linear(1, 1)\n"
+    )
+    shown = run("lint", "moving.py:build", "--checkpoint", "ckpt", "--select", "D5", "--output-format", "json:out.json")
+    assert shown.status == 1, shown.err
+    assert (folder / "out.json").is_file()
+    assert not list((folder / "away").iterdir())
+
+
+def test_a_checkpoint_of_the_target_is_where_the_builder_left_off(run, folder):
+    (folder / "moving.py").write_text(
+        "import os, torch, shardlint\ndef build():\n    os.chdir('ckpt')\n"
+        "    return shardlint.Target(checkpoint='model.safetensors')\n"
+    )
+    shown = run("lint", "moving.py:build", "--select", "D5")
+    assert "safetensors, 4 tensors" in shown.out
+
+
+def test_an_async_builder_is_told_what_to_do(run, folder, recwarn):
+    (folder / "later.py").write_text("async def build():\n    return None\n")
+    shown = run("lint", "later.py:build")
+    assert shown.status == 2
+    assert "the builder is an async function" in shown.err
+    assert not recwarn.list
+
+
+def test_a_class_of_a_file_is_named_as_in_the_file(run, folder):
+    (folder / "own.py").write_text(
+        "import torch\nclass Net(torch.nn.Linear):\n    pass\ndef build():\n    return Net(1, 1)\n"
+    )
+    assert run("snapshot", "own.py:build", "-o", "facts.json").status == 0
+    text = (folder / "facts.json").read_text()
+    assert '"own.Net"' in text
+    assert "_shardlint_file_" not in text
+    (folder / "shardlint.yaml").write_text("contract:\n  placeholders: [own.Net]\n")
+    assert "own.Net is a placeholder" in run("lint", "own.py:build").out
+
+
 def test_arguments_reach_the_builder(run, folder):
     shown = run("lint", "builders.py:model", "--arg", "layers=3", "--arg", "meta=true")
     assert shown.status == 1
@@ -136,10 +176,16 @@ def test_snapshot_through_a_pipe(folder):
     assert done.stdout.endswith("| PASS\n")
 
 
-def test_snapshot_into_a_folder_that_is_not_there(run, folder):
-    shown = run("snapshot", "ckpt", "-o", "nowhere/facts.json")
+def test_facts_are_read_from_whatever_name_snapshot_took(run, folder):
+    assert run("snapshot", "ckpt", "-o", "tiny.facts").status == 0
+    assert run("lint", "tiny.facts", "-q").out.endswith("| PASS\n")
+
+
+@pytest.mark.parametrize(("file", "found"), [("nowhere/facts.json", "no folder 'nowhere'"), ("ckpt", "a folder")])
+def test_snapshot_to_what_is_no_file_fails_before_the_model_is_built(run, folder, file, found):
+    shown = run("snapshot", "builders.py:model", "-o", file)
     assert shown.status == 2
-    assert "cannot write 'nowhere/facts.json'" in shown.err
+    assert shown.err == f"Error: --output {file}: expected a file to write, found {found}\n"
 
 
 BAD_TARGETS = {

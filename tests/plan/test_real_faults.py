@@ -126,6 +126,19 @@ def test_a_tied_pair_stored_twice(tmp_path: Path) -> None:
     assert only(tmp_path, "D512", loaded).subject == "lm_head.weight"
 
 
+def test_a_shared_layer_stored_once_for_each_of_its_names(tmp_path: Path) -> None:
+    shared = torch.nn.Linear(4, 4)
+    model = torch.nn.ModuleDict({"first": shared, "second": shared, "other": torch.nn.Linear(4, 4)})
+    stored = {name: value.clone() for name, value in model.state_dict().items()}
+    save_file(stored, tmp_path / "model.safetensors")
+    assert alarms(tmp_path, model) == set()  # equal bytes
+    stored["second.weight"][1, 1] += 1
+    save_file(stored, tmp_path / "model.safetensors")
+    finding = only(tmp_path, "D512", model)
+    assert finding.subject == "second.weight"
+    assert mentions(finding, "first.weight")
+
+
 def fp8(folder: Path, scale: str) -> Path:
     """A llama whose projections are fp8 with block scales of the given spelling."""
     saved(llama(), folder)

@@ -234,3 +234,12 @@ def test_every_format_is_the_same_bytes_whatever_the_hash_seed():
 
 def test_the_report_of_equal_findings_is_equal():
     assert evolve(sample(), seconds=9.0) == sample()
+
+
+def test_the_shape_of_a_scalar_and_evidence_without_a_value():
+    finding = evolve(missing(0), evidence={"shape": (), "shapes": ((), (2,)), "nearest": (), "frame": ""})
+    stream = io.StringIO()
+    write_text(sample(findings=(finding,)), stream, ReportOptions())
+    lines = [line.strip() for line in stream.getvalue().splitlines()]
+    assert {"shape: []", "shapes: [], [2]", "nearest: none"} <= set(lines)
+    assert not [line for line in lines if line.startswith("frame:")]

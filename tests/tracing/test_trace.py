@@ -225,6 +225,25 @@ def test_sparse_empty_and_frozen_gradients():
     assert {item.fqn: item.present for item in t.runtime.gradients} == {"table.weight": 1, "empty": 1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_large_and_tiny_gradients_are_finite_and_not_zero(dtype):
+    extreme = torch.finfo(dtype)
+    cases = {
+        "large": extreme.max,
+        "tiny": extreme.smallest_normal,
+        "zero": 0.0,
+        "nan": float("nan"),
+        "inf": float("inf"),
+    }
+    model = nn.ParameterDict({name: nn.Parameter(torch.zeros(64, dtype=dtype)) for name in cases})
+    with shardlint.trace(model) as t:
+        for name, value in cases.items():
+            model[name].grad = torch.full((64,), value, dtype=dtype)
+    found = {item.fqn: (item.not_finite, item.zero) for item in t.runtime.gradients}
+    silent, bad = ((), 0), ((0,), 0)
+    assert found == {"large": silent, "tiny": silent, "zero": ((), 1), "nan": bad, "inf": bad}
+
+
 def test_plain_units_are_repeated_blocks_and_what_stands_beside_them():
     tree = units.Tree(walk(mixtral()))
     assert {unit.name for unit in units.find_units(tree)} == set(ORDER)

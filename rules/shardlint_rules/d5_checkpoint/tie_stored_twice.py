@@ -9,18 +9,20 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 
 class TieStoredTwice(Rule):
     """
-    Two tensors that the configuration ties are stored both, with different values.
+    Two names of one tensor are stored both, with different values.
 
     ## What it does
-    For every tie that the class and its configuration declare, looks whether the checkpoint has a source for either
-    end, and compares the stored bytes. Equal bytes are no finding: many formats store both ends.
+    For every tie that the class and its configuration declare, and for all names under which the live model shares one
+    tensor, looks whether the checkpoint has a source for either end, and compares the stored bytes. Equal bytes are no
+    finding: many formats store both ends.
 
     ## Why it is unsafe
-    One of the two is thrown away, or the tie is given up without an error: loaders differ. Whichever the training
+    One of the two is overwritten by the other, or the tie is given up without an error: loaders differ. Whichever the training
     used, the other is what somebody will evaluate.
 
     ## What to do
-    Set `tie_word_embeddings` to false when both were trained; otherwise remove the copy that is not used.
+    Set `tie_word_embeddings` to false (or share no module) when both were trained; otherwise remove the copy that is
+    not used.
     """
 
     code = "D512"

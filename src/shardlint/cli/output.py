@@ -38,7 +38,7 @@ def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tu
     Understand `NAME[:FILE]` of every `--output-format`.
 
     Raises `Problem` for an unknown format, for two formats that both go to standard output or to one file, and for a
-    file in a folder that does not exist, so that nobody lints for an hour first.
+    file that cannot be written (`check_writable`).
     """
     outputs: list[Output] = []
     for text in texts:
@@ -47,12 +47,29 @@ def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tu
         if colon and not file:
             raise Problem(f"--output-format {text}: expected NAME or NAME:FILE, got no FILE after the colon")
         path = Path(file) if file else None
-        if path is not None and (path.is_dir() or not path.parent.is_dir()):
-            found = "a folder" if path.is_dir() else f"no folder {str(path.parent)!r}"
-            raise Problem(f"--output-format {text}: expected a file to write, found {found}")
+        if path is not None:
+            check_writable(path, f"--output-format {text}")
         outputs.append(Output(name, reporter, path))
     _distinct(outputs)
     return tuple(outputs)
+
+
+def check_writable(path: Path, what: str) -> None:
+    """
+    Raise `Problem`, which begins with `what`, for a file that could not be written when there is something to write.
+
+    Asked before the work is done, so that nobody builds a model for an hour first.
+    """
+    folder = path.resolve().parent
+    found = ""
+    if path.is_dir():
+        found = "a folder"
+    elif not folder.is_dir():
+        found = f"no folder {str(path.parent)!r}"
+    elif not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
+        found = f"no permission to write in {str(path.parent)!r}"
+    if found:
+        raise Problem(f"{what}: expected a file to write, found {found}")
 
 
 def reporters_of(registry: Registry) -> dict[str, Reporter]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from .base import option
 from .session import stacked
 
 if TYPE_CHECKING:
+    from ..collect import Resolved
     from ..config import Settings
     from ..facts import Facts
     from ..live import LiveTarget
@@ -65,10 +67,10 @@ def obtain(
     What a builder prints goes to standard error, so that it cannot end up inside a report. Raises `TargetError`.
     """
     from ..api import live_of
-    from ..collect import collect_resolved, resolve
+    from ..collect import collect_resolved
 
     with _stdout_to_stderr():
-        resolved = resolve(request.target, request.arguments)
+        resolved = _resolved_here(request)
         facts = collect_resolved(
             resolved,
             registry=registry,
@@ -82,6 +84,26 @@ def obtain(
         return facts, None
     checkpoint = request.checkpoint or target.checkpoint
     return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
+
+
+def _resolved_here(request: Request) -> Resolved:
+    """
+    Resolve the target and come back to the current folder, which a builder may have left.
+
+    What the command line names (a checkpoint, files to write) is relative to where the user stood, what the builder
+    names to where the builder stood when it returned.
+    """
+    from ..collect import resolve
+
+    here = Path.cwd()
+    try:
+        resolved = resolve(request.target, request.arguments)
+        target = resolved.target
+        if target is not None and target.checkpoint is not None and Path.cwd() != here:
+            resolved = evolve(resolved, target=evolve(target, checkpoint=Path(target.checkpoint).absolute()))
+    finally:
+        os.chdir(here)
+    return resolved
 
 
 @contextlib.contextmanager

@@ -55,9 +55,11 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         elif path.exists() or path.is_symlink():
             folder, names = path.parent, (path.name,)
         else:
-            raise CheckpointError(f"{path}: no such file or folder")
+            folder, names = None, ()
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if folder is None:
+        raise CheckpointError(f"{path}: expected a checkpoint, found no such file or folder")
     config, config_problems = read_config(folder)
     choice = _choose(folder, names, config, variant) if path.is_dir() else _choose_file(folder, path.name)
     if choice is None:

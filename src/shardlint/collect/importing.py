@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from typing import Any
 from ..names import did_you_mean
 
 PRIVATE_PREFIX = "_shardlint_file_"
+_PRIVATE = re.compile(rf"\A{PRIVATE_PREFIX}(\w+)_[0-9a-f]{{16}}\Z")
 
 
 class ImportProblem(Exception):  # noqa: N818 - it becomes the error of whoever asked
@@ -29,6 +31,15 @@ class ImportProblem(Exception):  # noqa: N818 - it becomes the error of whoever 
         super().__init__(problem)
         self.cause = cause
         self.origin = origin
+
+
+def public_module(name: str) -> str:
+    """
+    The name of a module as its author knows it: `train` for the file `train.py` that was imported under a private name.
+
+    The private name depends on where the file lies, so facts that held it would differ from machine to machine.
+    """
+    return _PRIVATE.sub(r"\1", name)
 
 
 def import_object(text: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -240,7 +240,7 @@ class _Planner:
     def _tie(self) -> tuple[TiePlan, ...]:
         """Apply the declared ties as Transformers does, then share among the aliases of one live tensor."""
         declared = [(name, source) for name, source in self.rules.ties().items() if name in self.live.tensors]
-        found = []
+        found = self._shared_and_stored_twice({*declared, *((source, name) for name, source in declared)})
         for position, (name, source) in enumerate(declared):
             both = name in self.tensors and source in self.tensors
             found.append(TiePlan(name=name, source=source, both_stored=both))
@@ -259,6 +259,16 @@ class _Planner:
         if len(self.tensors) < len(self.live.tensors):
             self._share_aliases()
         return tuple(found)
+
+    def _shared_and_stored_twice(self, declared: Container[tuple[str, str]]) -> list[TiePlan]:
+        """The names of one live tensor that have a source each, though no class declares them tied."""
+        first: dict[str, str] = {}
+        found = []
+        for name in self.tensors:
+            source = first.setdefault(self.live.tensors[name].identity, name)
+            if source != name and (name, source) not in declared:
+                found.append(TiePlan(name=name, source=source, both_stored=True))
+        return found
 
     def _share_aliases(self) -> None:
         filled: dict[str, str] = {}

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from .importing import public_module
 from .plain import printable
 
 _MISSING = object()
@@ -67,7 +68,7 @@ def author_type(kind: type) -> type:
 def qualified(kind: type) -> str:
     """`package.module.Class` of the class as its author wrote it."""
     kind = author_type(kind)
-    return printable(f"{kind.__module__}.{kind.__qualname__}")
+    return printable(f"{public_module(kind.__module__)}.{kind.__qualname__}")
 
 
 def signature_text(function: Any, *, skip_self: bool) -> str:

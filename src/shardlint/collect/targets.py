@@ -7,6 +7,7 @@ on standard input. Whatever a user can get wrong is a `TargetError` that says wh
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,7 +69,7 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
     path = Path(text).expanduser()
     if not path.exists():
         raise TargetError(_no_such(text))
-    if path.suffix == ".json" and path.is_file():
+    if path.is_file() and _may_hold_facts(path):
         return _facts_file(path)
     _check_checkpoint(path)
     return Resolved(kind="checkpoint", text=text, target=Target(checkpoint=path, name=text))
@@ -168,6 +169,9 @@ def _live(text: str, built: Any) -> Resolved:
 def _hint(value: Any) -> str:
     if isinstance(value, tuple) and any(_is_module(item) for item in value):
         return "; return shardlint.Target(model=..., optimizer=..., load_info=...) instead of a tuple"
+    if inspect.iscoroutine(value):
+        value.close()  # nobody is going to await it, and Python would say so in a warning
+        return "; the builder is an async function: give one that runs it and returns the model"
     if isinstance(value, type):
         return "; return an instance, not the class"
     return "; does the builder return what it built?" if value is None else ""
@@ -194,6 +198,17 @@ def _no_such(text: str) -> str:
         return f"target {text!r}: no such file, and a Python file needs a callable: path/file.py:callable"
     hint = " (to name a builder, write package.module:callable)" if "/" not in text and "." in text else ""
     return f"target {text!r}: no such file or folder{hint}; {FORMS}"
+
+
+def _may_hold_facts(path: Path) -> bool:
+    """Whether this is JSON by its name or, as `snapshot -o` takes any name, by its first character."""
+    if path.suffix == ".json" or path.suffix in (".py", *CHECKPOINT_SUFFIXES, *PICKLE_SUFFIXES):
+        return path.suffix == ".json"
+    try:
+        with path.open("rb") as stream:
+            return stream.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
 
 
 def _facts_file(path: Path) -> Resolved:

@@ -11,7 +11,7 @@ from ..names import printable
 
 _BULLET = re.compile(r"(?:[-*]|\d+\.) +")
 _NARROWEST = 24
-_MOST_ITEMS = 8
+MOST_ITEMS = 8
 
 
 def wrap(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
@@ -86,16 +86,20 @@ def table(rows: Sequence[Sequence[str]], width: int, indent: str = "", gap: int 
     return lines
 
 
-def plain(value: Any, most: int = _MOST_ITEMS) -> str:
-    """A plain value in one line; of a long sequence or mapping the first `most` items and how many more there are."""
+def plain(value: Any, most: int = MOST_ITEMS, empty: str = "none") -> str:
+    """
+    A plain value in one line; of a long sequence or mapping the first `most` items and how many more there are.
+
+    `empty` is what an empty sequence is called.
+    """
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
         return "{" + _some([f"{printable(key)}: {plain(item)}" for key, item in value.items()], most) + "}"
     if isinstance(value, (list, tuple)):
         if not value:
-            return "none"
-        joined = _some([plain(item) for item in value], most)
+            return empty
+        joined = _some([plain(item, empty=empty) for item in value], most)
         numbers = all(isinstance(item, (int, float)) for item in value)
         return f"[{joined}]" if numbers else joined
     return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)

@@ -11,7 +11,7 @@ from ..names import printable, ranges
 from ..rule import Finding
 from ..runner import Status
 from .collapse import Group, groups
-from .layout import counted, labelled, paragraphs, plain, wrap
+from .layout import MOST_ITEMS, counted, labelled, paragraphs, plain, wrap
 from .model import Report, SuppressedFinding
 from .options import ReportOptions
 from .style import Style
@@ -101,12 +101,14 @@ def _noun(row: Group) -> tuple[str, str]:
 
 def _evidence(evidence: FrozenDict, options: ReportOptions) -> Iterator[str]:
     for key, value in evidence.items():
-        text = f"{key.replace('_', ' ')}: {_value(value, options)}"
-        yield from wrap(text, options.width, "      ", "        ")
+        if value != "":
+            text = f"{key.replace('_', ' ')}: {_value(key, value, options)}"
+            yield from wrap(text, options.width, "      ", "        ")
 
 
-def _value(value: Any, options: ReportOptions) -> str:
-    return plain(value, 10**9) if options.verbose else plain(value)
+def _value(key: str, value: Any, options: ReportOptions) -> str:
+    empty = "[]" if key.endswith(("shape", "shapes")) else "none"  # the shape of a scalar is not the lack of a shape
+    return plain(value, 10**9 if options.verbose else MOST_ITEMS, empty)
 
 
 def _advice(item: Finding, options: ReportOptions, style: Style, indent: str) -> Iterator[str]:

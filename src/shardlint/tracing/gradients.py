@@ -44,11 +44,11 @@ class Looks:
                 gradient = gradient_of(parameter)
                 if gradient is not None:
                     found.append((seen, gradient))
-        for (seen, _), largest in zip(found, _largest([gradient for _, gradient in found]), strict=True):
+        for (seen, _), size in zip(found, _magnitudes([gradient for _, gradient in found]), strict=True):
             seen.present += 1
-            if not math.isfinite(largest):
+            if not math.isfinite(size):
                 seen.not_finite.append(number)
-            elif largest == 0.0:
+            elif size == 0.0:
                 seen.zero += 1
 
     def facts(self, ran: set[int], unobserved: set[int]) -> tuple[GradientFacts, ...]:
@@ -83,6 +83,8 @@ def gradient_of(parameter: LiveParameter) -> Any:
     """
     tensor, record = parameter.read(), parameter.record
     gradient = tensor.grad
+    if gradient is not None and record is None and not gradient.is_sparse and not hasattr(gradient, "_local_tensor"):
+        return gradient
     if gradient is None and record is not None:
         values = vars(record) if hasattr(record, "__dict__") else {}
         gradient = values.get("unsharded_accumulated_grad")
@@ -98,20 +100,31 @@ def gradient_of(parameter: LiveParameter) -> Any:
     return gradient.coalesce()._values() if gradient.is_sparse else gradient
 
 
-def _largest(gradients: list[Any]) -> list[float]:
-    """The largest magnitude of each gradient, NaN when it holds one. The maximum norm overflows for no finite value."""
+def _magnitudes(gradients: list[Any]) -> list[float]:
+    """
+    A norm of each gradient: not finite exactly when it holds NaN or Inf, zero exactly when it is zero everywhere.
+
+    The Euclidean norm is fast, and may overflow or underflow; of what it leaves open the maximum norm decides.
+    """
+    results = _norms(gradients, range(len(gradients)), 2.0)
+    unsure = [index for index, value in results.items() if value == 0.0 or not math.isfinite(value)]
+    results |= _norms(gradients, unsure, math.inf)
+    return [results.get(index, 0.0) for index in range(len(gradients))]
+
+
+def _norms(gradients: list[Any], indices: Iterable[int], order: float) -> dict[int, float]:
     import torch
 
     groups: dict[tuple[Any, Any], list[int]] = {}
-    results = [0.0] * len(gradients)
-    for index, gradient in enumerate(gradients):
+    results: dict[int, float] = {}
+    for index in indices:
+        gradient = gradients[index]
         if gradient.numel() and gradient.device.type != "meta":
             groups.setdefault((gradient.device, gradient.dtype), []).append(index)
     with torch.no_grad():
-        for indices in groups.values():
-            norms = torch._foreach_norm([gradients[index] for index in indices], float("inf"))
-            for index, norm in zip(indices, torch.stack([item.float() for item in norms]).tolist(), strict=True):
-                results[index] = norm
+        for held in groups.values():
+            norms = torch._foreach_norm([gradients[index] for index in held], order)
+            results.update(zip(held, torch.stack(list(norms)).tolist(), strict=True))
     return results
 
 

@@ -116,8 +116,13 @@ class HookSet:
         # Without groups that tell their state there is nothing to look up while the step runs.
         groups = [(unit.name, group) for unit in owners for group in unit.groups if _tells_state(group)]
 
+        seen = recorder.holder_hook(number, name, names)
+        if not groups:
+            self.add(module.register_forward_pre_hook(seen).remove)
+            return
+
         def ran(_: Any, args: Any) -> None:
-            recorder.holder_ran(number, name, names)
+            seen(_, args)
             for unit, group in groups:
                 if first(group, "is_unsharded") is False:
                     recorder.while_sharded.setdefault(unit, {})[name] = None

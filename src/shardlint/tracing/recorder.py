@@ -13,14 +13,33 @@ EVENT_LIMIT = 200_000
 _DEPTH = 4
 
 
-def graph_task() -> int:
-    """The number of the backward pass that this thread is in, -1 outside of one."""
+def _graph_task_reader() -> Callable[[], int]:
     import torch
 
-    try:
-        return torch._C._current_graph_task_id()
-    except AttributeError:  # a torch that does not number them
-        return -1
+    found = getattr(torch._C, "_current_graph_task_id", None)
+    return found if callable(found) else lambda: -1
+
+
+class _GraphTask:
+    """The number of the backward pass that this thread is in, -1 outside of one. Bound to torch when first asked."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], int] | None = None
+
+    def __call__(self) -> int:
+        read = self.read
+        if read is None:
+            read = self.read = _graph_task_reader()
+        return read()
+
+    def bound(self) -> Callable[[], int]:
+        """Torch's own function, for hooks that run often."""
+        self()
+        assert self.read is not None
+        return self.read
+
+
+graph_task = _GraphTask()
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -141,12 +160,21 @@ class Recorder:
 
         return began
 
-    def holder_ran(self, number: int, name: str, units: tuple[str, ...]) -> None:
-        """A module that holds parameters was called: within its unit, or past it; in the forward, or again."""
-        self.ran.add(number)
-        task = graph_task()
-        for unit in units:
-            if task != -1:
-                self.recompute(unit, task)
-            elif unit not in self.stack:
-                self.inner_runs.setdefault(unit, {})[name] = None
+    def holder_hook(self, number: int, name: str, units: tuple[str, ...]) -> Callable[[Any, Any], None]:
+        """
+        The hook for a module that holds parameters: it ran within its unit, or past it; in the forward, or again.
+
+        It runs for every such module of the model, so it does as little as possible.
+        """
+        ran, stack, inner, task_of = self.ran, self.stack, self.inner_runs, graph_task.bound()
+
+        def holder_ran(_: Any, args: Any) -> None:
+            ran.add(number)
+            task = task_of()
+            for unit in units:
+                if task != -1:
+                    self.recompute(unit, task)
+                elif unit not in stack:
+                    inner.setdefault(unit, {})[name] = None
+
+        return holder_ran

@@ -69,14 +69,16 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
     parse_outputs(settings.output_format, reporters_of(session.registry))
     found = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
     findings = (*session.registry.diagnostics, *session.selection.diagnostics, *found.diagnostics)
-    echo([finding_line(item) for item in findings] + [_validated(settings)])
-    return EXIT_UNTRUSTED if any(item.severity is Severity.ERROR for item in findings) else EXIT_OK
+    errors = sum(item.severity is Severity.ERROR for item in findings)
+    echo([finding_line(item) for item in findings] + [_validated(settings, errors)])
+    return EXIT_UNTRUSTED if errors else EXIT_OK
 
 
-def _validated(settings: Settings) -> str:
+def _validated(settings: Settings, errors: int) -> str:
+    verdict = f"{counted(errors, 'error')} to mend" if errors else "every setting is valid"
     if settings.file is None:
-        return "no configuration file: the defaults hold"
-    return f"{settings.file}: {counted(len(settings.files), 'file')} read, every setting is valid"
+        return "no configuration file: the defaults hold" + (f", {verdict}" if errors else "")
+    return f"{settings.file}: {counted(len(settings.files), 'file')} read, {verdict}"
 
 
 @command.command(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from ..base import Command
-from ..output import write_whole
+from ..output import check_writable, write_whole
 from ..session import load, pack_options, packs_of
 from ..targets import Request, obtain, target_options
 
@@ -43,6 +45,8 @@ def command(
     """
     from ...facts.codec import encode_facts
 
+    if output != "-":
+        check_writable(Path(output), f"--output {output}")
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     facts, _ = obtain(Request(target, checkpoint, contract, arg), registry, settings)
