@@ -17,8 +17,8 @@ class TieStoredTwice(Rule):
     finding: many formats store both ends.
 
     ## Why it is unsafe
-    One of the two is overwritten by the other, or the tie is given up without an error: loaders differ. Whichever the training
-    used, the other is what somebody will evaluate.
+    One of the two is overwritten by the other, or the tie is given up without an error: loaders differ. Whichever the
+    training used, the other is what somebody will evaluate.
 
     ## What to do
     Set `tie_word_embeddings` to false (or share no module) when both were trained; otherwise remove the copy that is
