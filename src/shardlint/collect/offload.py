@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .reading import own, read
+from .reading import read
 from .sharding.fsdp2 import groups_of, state_of
 from .walk import Walk
 
@@ -14,7 +14,12 @@ _ELSEWHERE = ("cpu", "disk", "meta")
 
 def offload_reasons(walk: Walk) -> tuple[str, ...]:
     """Each kind of offloading that the model's modules show, once, in a fixed order."""
-    found = {reason for item in walk.modules for reason in _reasons(item.module, item.values)}
+    found: set[str] = set()
+    for item in walk.modules:
+        values = item.values
+        # Nearly every module shows none of this, and large models have tens of thousands of them.
+        if "_hf_hook" in values or "hf_device_map" in values or "cpu_offload" in values or state_of(item.module):
+            found.update(_reasons(item.module, values))
     return tuple(sorted(found))
 
 
@@ -28,7 +33,7 @@ def _reasons(module: Any, values: Mapping[str, Any]) -> Iterator[str]:
     for group in groups_of(state) if state is not None else ():
         if type(read(group, "offload_policy")).__name__ == "CPUOffloadPolicy":
             yield "a unit has a CPU offload policy"
-    if own(module, "cpu_offload") is not None and read(own(module, "cpu_offload"), "offload_params", False):
+    if read(values.get("cpu_offload"), "offload_params", False):
         yield "FSDP1 offloads parameters"
 
 
