@@ -132,6 +132,8 @@ def thaws(model, fqn):
         (lambda model, fqn: [1.0], "expected a tensor, got list"),
         (lambda model, fqn: torch.ones(3), "expected the shape [4], got [3]"),
         (lambda model, fqn: torch.ones(4, device="meta"), "expected a plain real tensor with values"),
+        (lambda model, fqn: torch.ones(4).to_sparse(), "expected a plain real tensor with values"),
+        (lambda model, fqn: torch.full((4,), float("nan")), "none of them NaN"),
         (lambda model, fqn: model.slopes, "got the memory of the buffer itself"),
         (lambda model, fqn: model.slopes[:], "got the memory of the buffer itself"),
         (lambda: torch.ones(4), "it raised TypeError"),
@@ -153,6 +155,25 @@ def test_integers_are_not_compared_with_fractions():
     model.register_buffer("slopes", torch.arange(4))
     assert "expected integers" in problem_of(facts_of(model, lambda model, fqn: torch.arange(4) + 0.5))
     assert_clean(run_rule(DerivedBufferWrong, facts_of(model, lambda model, fqn: torch.arange(4))))
+
+
+@pytest.mark.parametrize(
+    ("buffer", "reason"),
+    [
+        (torch.ones(4, device="meta"), "it is on the meta device"),
+        (torch.ones(4, dtype=torch.complex64), "it is no plain real tensor"),
+        (torch.ones(4).to_sparse(), "comparing it raised"),
+    ],
+)
+def test_a_buffer_that_cannot_be_compared_is_not_evaluated(buffer, reason):
+    model = nn.Sequential(Slopes())
+    model.register_buffer("strange_slopes", buffer)
+    facts = facts_of(model, slopes, "strange_slopes")
+    assert not facts.problems
+    assert not facts.contract.problems
+    found = run_rule(DerivedBufferWrong, facts)
+    assert not found.findings
+    assert f"strange_slopes ({reason}" in found.reason
 
 
 def test_one_problem_for_many_buffers():

@@ -74,6 +74,8 @@ class _Run:
             except _RecipeProblemError as problem:
                 self.failed.setdefault((index, str(problem)), []).append(item.fqn)
                 reason = _FAILED
+            except Exception as failure:  # tensors of other layouts and backends
+                reason = printable(f"comparing it raised {type(failure).__name__}: {failure}")[:300]
         if reason:
             status, error, detail = "unknown", None, reason
         return DerivedBuffer(fqn=item.fqn, recipe=recipe, status=status, error=error, detail=detail, declared=True)
@@ -159,8 +161,8 @@ def _usable(value: Any, live: Any) -> Any:
     if value.shape != live.shape:
         raise _RecipeProblemError(f"expected the shape {list(live.shape)}, got {list(value.shape)}")
     plain = value.detach()
-    if not readable(plain):
-        raise _RecipeProblemError("expected a plain real tensor with values")
+    if not readable(plain) or plain.layout is not torch.strided or bool(torch.isnan(plain).any()):
+        raise _RecipeProblemError("expected a plain real tensor with values, none of them NaN")
     if plain.dtype.is_floating_point and not live.dtype.is_floating_point:
         raise _RecipeProblemError(
             f"expected integers or truth values as in the buffer ({live.dtype}), got {plain.dtype}"
