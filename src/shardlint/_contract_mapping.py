@@ -14,6 +14,7 @@ from .contract import (
     Invariant,
     ParityCase,
     Probe,
+    Recipe,
     Replacement,
     SharedState,
     TopologyConstraint,
@@ -27,6 +28,7 @@ _PARTS: dict[str, type] = {
     "topology": TopologyConstraint,
     "parity_cases": ParityCase,
     "replacements": Replacement,
+    "recipes": Recipe,
 }
 _OPEN = (TopologyConstraint, ParityCase)  # beside the name they take any field
 _SHORT = {Probe: "glob", Replacement: "pattern"}  # what a bare string in place of the mapping means

@@ -196,6 +196,20 @@ class Invariant:
 
 
 @frozen(kw_only=True)
+class Recipe:
+    """
+    How the buffers that `buffer` (a glob over buffer FQNs) matches are computed from the configuration.
+
+    `recipe` is called with the model and the buffer's FQN, without gradients, while facts are collected, and returns a
+    new tensor of the buffer's shape: it must not change the model, nor return the buffer itself. It may be an import
+    path `package.module:name`. Of several recipes that match a buffer the first computes it.
+    """
+
+    buffer: str = field(validator=_name)
+    recipe: Callable[[Any, str], Any] | str = field(validator=_callable)
+
+
+@frozen(kw_only=True)
 class DataSemantics:
     """
     What the model expects of its batches.
@@ -267,7 +281,8 @@ class Contract:
 
     `training_only_targets` are globs over live tensors that no checkpoint needs to hold, `inference_only_sources`
     globs over checkpoint keys that training does not want. `placeholders` are globs over class names that must not
-    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used.
+    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `recipes` say how
+    buffers are computed that D404 compares.
     """
 
     name: str = field(default="", validator=_optional_text)
@@ -282,6 +297,7 @@ class Contract:
     replacements: tuple[Replacement, ...] = _members_field(Replacement)
     placeholders: tuple[str, ...] = _names_field()
     lazy_buffers: tuple[str, ...] = _names_field()
+    recipes: tuple[Recipe, ...] = _members_field(Recipe)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.data, (DataSemantics, type(None))):

@@ -19,6 +19,7 @@ from shardlint.contract import (
     Invariant,
     ParityCase,
     Probe,
+    Recipe,
     Replacement,
     SharedState,
     TopologyConstraint,
@@ -318,6 +319,7 @@ def test_the_whole_contract_is_written_down():
         parity_cases=[ParityCase(name="attention", fields={"module": "a"})],
         placeholders=["*Stub"],
         lazy_buffers=["*.cache"],
+        recipes=[Recipe(buffer="*.slopes", recipe="acme.recipes:slopes")],
     )
     facts = collect(Target(model=nn.Linear(1, 1), contract=contract)).contract
     assert (facts.name, facts.source) == ("mine", "Target.contract")
@@ -329,6 +331,7 @@ def test_the_whole_contract_is_written_down():
     assert facts.topology == (FrozenDict(name="ep", axis="ep", divides=8),)
     assert facts.parity_cases == (FrozenDict(name="attention", module="a"),)
     assert (facts.placeholders, facts.lazy_buffers) == (("*Stub",), ("*.cache",))
+    assert facts.recipes == ("*.slopes",)
 
 
 def test_the_contracts_placeholders_reach_the_model():

@@ -18,6 +18,7 @@ PAIRS = {
     "TopologyConstraint": schema.TOPOLOGY,
     "ParityCase": schema.PARITY_CASE,
     "Replacement": schema.REPLACEMENT,
+    "Recipe": schema.RECIPE,
 }
 
 

@@ -171,6 +171,7 @@ contract:
   replacements: [{pattern: "layers.*.mlp", replacement: MoE}, Linear]
   placeholders: [Stub]
   lazy-buffers: ["*.cache"]
+  recipes: [{buffer: "*.slopes", recipe: "acme.recipes:slopes"}]
 """
 
 

@@ -13,7 +13,8 @@ class ContractInvalid(Rule):
 
     ## What it does
     Reports every problem that was met while the contract was looked up and read: a provider that cannot be called,
-    that raised, or that returned something else than a contract; a field whose value is malformed.
+    that raised, or that returned something else than a contract; a field whose value is malformed; a buffer's recipe
+    that raised, that changed the model, or that returned no tensor of the buffer's shape.
 
     ## Why it is unsafe
     A contract that cannot be used checks nothing. Taken for "no contract", it would turn every declaration of the

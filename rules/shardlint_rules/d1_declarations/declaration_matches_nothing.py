@@ -48,6 +48,10 @@ class DeclarationMatchesNothing(Rule):
             for where, glob, names in _contract_globs(facts.contract, tensors, modules):
                 if not matches_any(glob, names):
                     yield self._finding(facts.contract.source, where, glob, names)
+            buffers = tuple(alias for tensor in model.buffers for alias in tensor.aliases)
+            for glob in facts.contract.recipes:
+                if not matches_any(glob, buffers):
+                    yield self._finding(facts.contract.source, "recipes", glob, buffers)
             yield from self._sources(facts, facts.contract)
         yield from self._class_names(model, tensors)
 

@@ -15,6 +15,8 @@ class DerivedBufferWrong(Rule):
     ## What it does
     Compares every buffer that no checkpoint stores with what was computed again while the facts were collected: by the
     module's own recipe, by the initialiser of its Transformers model, or by the constructor of a rotary embedding.
+    Buffers for which the contract declares a recipe (`recipes`) are compared with that, whether stored or not; one that
+    the recipe could not compute is not evaluated.
     Another value than the computed one is an error; one that is equal but for the rounding of a narrower dtype is a
     warning. Frequencies that dynamic scaling or longrope put in place are right too. A rotary buffer without a recipe
     that is zero, constant or not finite is an error as well.
@@ -34,6 +36,7 @@ class DerivedBufferWrong(Rule):
     phase = Phase.D4
     severity = Severity.ERROR
     needs = (Section.VALUES,)
+    related_config = ("contract.recipes",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         values = facts.values
@@ -43,9 +46,13 @@ class DerivedBufferWrong(Rule):
         for item in values.derived:
             if item.status in ("wrong", "low-precision"):
                 yield self.different(item, statistics.get(item.fqn))
-            elif item.status == "unknown" and item.fqn.endswith("inv_freq"):
+            elif item.status == "unknown" and (item.declared or item.fqn.endswith("inv_freq")):
                 seen = statistics.get(item.fqn)
-                if seen is not None and ((seen.constant and seen.elements > 1) or seen.zero or not seen.finite):
+                if (
+                    not item.declared
+                    and seen is not None
+                    and ((seen.constant and seen.elements > 1) or seen.zero or not seen.finite)
+                ):
                     yield self.garbage(item, seen)
                 else:
                     unknown.append(f"{item.fqn} ({item.detail})")

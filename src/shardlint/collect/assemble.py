@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import evolve
 
-from ..contract import Contract
+from ..contract import Contract, Recipe
 from ..diagnostics import last_frame
 from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, RuntimeFacts, Section
 from ..live import Target
@@ -49,6 +49,7 @@ class Assembly:
         self.values = values
         self.walk: Walk | None = None
         self.book: Book | None = None
+        self.recipes: tuple[Recipe, ...] = ()
         self.absent: dict[str, str] = {}
         self.problems: list[CollectionProblem] = []
 
@@ -66,6 +67,7 @@ class Assembly:
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
         facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
+        facts = self._declared_recipes(facts)
         facts = self._section(facts, Section.DATA, self._data)
         facts = self._section(facts, Section.RUNTIME, self._traced)
         self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
@@ -80,6 +82,7 @@ class Assembly:
             self.walk = walk(model)
         config = config_of(self.walk.root) if self.walk else None
         found = self._find_contract(config)
+        self.recipes = found.contract.recipes if found.contract else ()
         if self.walk is None:
             self.absent[Section.MODEL.value] = "no model was given"
         else:
@@ -208,6 +211,16 @@ class Assembly:
         if found is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
         return found
+
+    def _declared_recipes(self, facts: Facts) -> Facts:
+        """Compare buffers with the contract's recipes, after everything else was looked at: they are foreign code."""
+        if not self.recipes or self.walk is None or facts.values is None or facts.contract is None:
+            return facts
+        from .recipes import compared_with_recipes
+
+        derived, problems = compared_with_recipes(self.recipes, self.walk, facts.values.derived)
+        contract = evolve(facts.contract, problems=(*facts.contract.problems, *problems))
+        return evolve(facts, values=evolve(facts.values, derived=derived), contract=contract)
 
     def _data(self) -> Any:
         if self.target.data is None:

@@ -181,6 +181,7 @@ def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) ->
         replacements=tuple(_replacement(item, walk) for item in contract.replacements),
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
+        recipes=tuple(item.buffer for item in contract.recipes),
         problems=(*found.problems, *problems),
     )
 

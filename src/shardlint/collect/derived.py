@@ -72,7 +72,7 @@ def _by_module(walk: Walk) -> dict[int, list[_Item]]:
         hidden = registry_set(module.module, "_non_persistent_buffers_set")
         for key, buffer in registry(module.module, "_buffers").items():
             name, promised = text(key), key in registry(module.module, REBUILDABLE_SPECS)
-            if (key in hidden or promised) and _readable(buffer) and id(buffer) not in seen:
+            if (key in hidden or promised) and readable(buffer) and id(buffer) not in seen:
                 seen.add(id(buffer))
                 item = _Item(module, name, joined(module.fqn, name), _enclosing(models, module.fqn), buffer)
                 grouped.setdefault(id(module.module), []).append(item)
@@ -93,7 +93,8 @@ def _enclosing(models: Mapping[str, Any], fqn: str) -> Any:
     return None
 
 
-def _readable(buffer: Any) -> bool:
+def readable(buffer: Any) -> bool:
+    """Whether a buffer is a plain tensor whose values can be compared, and not too large."""
     return (
         type(buffer).__name__ in ("Tensor", "Buffer")
         and not read(buffer, "is_meta", True)
@@ -308,7 +309,7 @@ def _rotary_alternatives(module: Any, name: str) -> Iterator[Any]:
 
 
 def _judged(item: _Item, answer: _Answer) -> DerivedBuffer:
-    outcomes = [_difference(item.buffer, value) for value in answer.values]
+    outcomes = [difference(item.buffer, value) for value in answer.values]
     status, error, detail = min(outcomes, key=lambda outcome: (_ORDER[outcome[0]], outcome[1] or 0.0))
     return DerivedBuffer(fqn=item.fqn, recipe=answer.recipe, status=status, error=error, detail=detail)
 
@@ -316,7 +317,7 @@ def _judged(item: _Item, answer: _Answer) -> DerivedBuffer:
 _ORDER = {"equal": 0, "low-precision": 1, "wrong": 2}
 
 
-def _difference(live: Any, wanted: Any) -> tuple[str, float | None, str]:
+def difference(live: Any, wanted: Any) -> tuple[str, float | None, str]:
     """How a buffer compares with what it should hold: status, largest relative error of an element, what differs."""
     import torch
 

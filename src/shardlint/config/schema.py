@@ -99,6 +99,12 @@ REPLACEMENT = Table(
     ),
     short="pattern",
 )
+RECIPE = Table(
+    (
+        Key("buffer", _GLOB, "Glob over buffer FQNs.", required=True),
+        Key("recipe", _IMPORT, "The function that computes such a buffer, as package.module:name.", required=True),
+    )
+)
 CONTRACT = Table(
     (
         Key("name", _NAME, "The contract's name, for reports."),
@@ -117,6 +123,7 @@ CONTRACT = Table(
         Key("replacements", ListOf(item=REPLACEMENT), "Module replacements that must have happened."),
         Key("placeholders", _GLOBS, "Globs over the names of classes that must not be left in the final tree."),
         Key("lazy-buffers", _GLOBS, "Buffers that are built at first use, so that meta is right before."),
+        Key("recipes", ListOf(item=RECIPE), "How buffers are computed from the configuration, for D404."),
     )
 )
 PACKS = Table(

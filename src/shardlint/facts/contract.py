@@ -90,6 +90,7 @@ class ContractFacts:
     replacements: tuple[ReplacementFacts, ...] = ()
     placeholders: tuple[str, ...] = ()
     lazy_buffers: tuple[str, ...] = ()
+    recipes: tuple[str, ...] = ()  # globs over the buffers that they compute
     problems: tuple[ContractProblem, ...] = ()
 
 

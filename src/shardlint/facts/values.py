@@ -58,7 +58,8 @@ class DerivedBuffer:
     A buffer that follows from the configuration, and how what it holds compares with what was computed again.
 
     `recipe` says how it was computed. `status` is equal, low-precision (equal but for the rounding of a narrower
-    dtype), wrong, or unknown (`detail` says why). `error` is the largest relative error of an element.
+    dtype), wrong, or unknown (`detail` says why). `error` is the largest relative error of an element. `declared` tells
+    that the recipe is one of the contract's, `contract recipe NAME`.
     """
 
     fqn: str
@@ -66,6 +67,7 @@ class DerivedBuffer:
     status: str
     error: float | None = None
     detail: str = ""
+    declared: bool = False
 
 
 @frozen(kw_only=True)

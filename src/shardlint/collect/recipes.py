@@ -1,0 +1,172 @@
+"""
+Buffers that the contract's recipes compute, compared with what the model holds.
+
+A recipe is the owner's code. It runs without gradients and with every random state put back, and what it did to the
+model's tensors all the same is told: a recipe that cannot be relied upon is a problem of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..contract import Recipe
+from ..facts import ContractProblem, DerivedBuffer
+from ..keys import matches_any
+from .derived import BUDGET, LARGEST, difference, readable
+from .importing import ImportProblem, import_object
+from .invariants import random_states_kept
+from .plain import printable
+from .reading import read
+from .walk import registry
+
+if TYPE_CHECKING:
+    from .walk import Walk, WalkedTensor
+
+_FAILED = "the contract's recipe failed (D102)"
+
+
+class _RecipeProblemError(Exception):
+    """What is wrong with a recipe or with what it returned."""
+
+
+def compared_with_recipes(
+    recipes: Sequence[Recipe], walk: Walk, derived: Iterable[DerivedBuffer]
+) -> tuple[tuple[DerivedBuffer, ...], tuple[ContractProblem, ...]]:
+    """
+    Return `derived` with the buffers of the contract's recipes first, and the recipes that cannot be used.
+
+    Every buffer with a recipe is in the result: one that could not be compared is unknown.
+    """
+    run = _Run(recipes, walk)
+    declared = [run.compare(index, item) for index, item in _matched(recipes, walk)]
+    others = (item for item in derived if item.fqn not in run.names)
+    return (*declared, *others), tuple(run.problems())
+
+
+def _matched(recipes: Sequence[Recipe], walk: Walk) -> Iterator[tuple[int, WalkedTensor]]:
+    """The buffers with the place of the first recipe that is theirs."""
+    for item in walk.tensors:
+        if item.kind == "buffer":
+            first = (index for index, recipe in enumerate(recipes) if matches_any(recipe.buffer, item.names))
+            yield from ((index, item) for index in [next(first, -1)] if index >= 0)
+
+
+class _Run:
+    """The recipes of one collection: what was imported, what failed, and the names that were dealt with."""
+
+    def __init__(self, recipes: Sequence[Recipe], walk: Walk) -> None:
+        self.recipes = recipes
+        self.walk = walk
+        self.budget = BUDGET
+        self.names: set[str] = set()
+        self.states: dict[str, tuple[Any, ...]] = {}
+        self.failed: dict[tuple[int, str], list[str]] = {}
+
+    def compare(self, index: int, item: WalkedTensor) -> DerivedBuffer:
+        """Compute one buffer and compare it."""
+        self.names.update(item.names)
+        recipe = f"contract recipe {_shown(self.recipes[index].recipe)}"
+        reason = self.unreadable(item.tensor)
+        if not reason:
+            try:
+                status, error, detail = self.outcome(index, item)
+            except _RecipeProblemError as problem:
+                self.failed.setdefault((index, str(problem)), []).append(item.fqn)
+                reason = _FAILED
+            except Exception as failure:  # tensors of other layouts and backends
+                reason = printable(f"comparing it raised {type(failure).__name__}: {failure}")[:300]
+        if reason:
+            status, error, detail = "unknown", None, reason
+        return DerivedBuffer(fqn=item.fqn, recipe=recipe, status=status, error=error, detail=detail, declared=True)
+
+    def unreadable(self, buffer: Any) -> str:
+        """Why a buffer cannot be compared; empty when it can. Counts its elements."""
+        if not readable(buffer):
+            if read(buffer, "is_meta", False):
+                return "it is on the meta device"
+            return f"it is no plain real tensor of 1 to {LARGEST} elements"
+        self.budget -= buffer.numel()
+        return "" if self.budget >= 0 else "too many elements in all buffers with recipes together"
+
+    def outcome(self, index: int, item: WalkedTensor) -> tuple[str, float | None, str]:
+        """Compare what the buffer held before the recipe ran with what the recipe returned."""
+        import torch
+
+        function = _function(self.recipes[index].recipe)
+        with torch.no_grad():
+            before = item.tensor.detach().clone()
+            states = self.states or self.seen()
+            try:
+                with random_states_kept():
+                    value = function(self.walk.root, item.fqn)
+            except (Exception, SystemExit) as error:
+                raise _RecipeProblemError(f"it raised {type(error).__name__}: {error}") from None
+            self.states = self.seen()
+            changed = [name for name, state in self.states.items() if states.get(name) != state]
+            if changed:
+                raise _RecipeProblemError(f"it must not change the model, but changed {', '.join(changed[:3])}")
+            return difference(before, _usable(value, item.tensor))
+
+    def seen(self) -> dict[str, tuple[Any, ...]]:
+        """What changes when a tensor of the model or its gradient is written, or another one is put in its place."""
+        tensors = {item.fqn: _state(item.tensor) for item in self.walk.tensors}
+        return tensors | {item.fqn or "<root>": _registered(item.module) for item in self.walk.modules}
+
+    def problems(self) -> Iterator[ContractProblem]:
+        """Each failure once, with the first buffer and the number of others."""
+        for (index, error), names in self.failed.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield ContractProblem(where=f"recipes[{index}].recipe", error=printable(f"for {names[0]}{more}: {error}"))
+
+
+def _state(tensor: Any) -> tuple[Any, ...]:
+    # The gradient of a tensor that is no leaf warns when it is read.
+    gradient = read(tensor, "grad") if read(tensor, "is_leaf", False) else None
+    return (
+        read(tensor, "_version"),
+        read(tensor, "requires_grad"),
+        None if gradient is None else (id(gradient), read(gradient, "_version")),
+    )
+
+
+def _registered(module: Any) -> tuple[Any, ...]:
+    tables = ("_parameters", "_buffers", "_modules")
+    entries = tuple((key, id(value)) for table in tables for key, value in registry(module, table).items())
+    return (read(module, "training"), *entries)
+
+
+def _function(recipe: Any) -> Any:
+    if callable(recipe):
+        return recipe
+    try:
+        found = import_object(recipe)
+    except ImportProblem as problem:
+        raise _RecipeProblemError(str(problem)) from None
+    if not callable(found):
+        raise _RecipeProblemError(f"{recipe}: expected a callable, got {type(found).__name__}")
+    return found
+
+
+def _shown(recipe: Any) -> str:
+    return recipe if isinstance(recipe, str) else printable(str(read(recipe, "__qualname__", type(recipe).__name__)))
+
+
+def _usable(value: Any, live: Any) -> Any:
+    """What the recipe returned, on the CPU. Raises `_RecipeProblemError` when a buffer cannot be compared with it."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        raise _RecipeProblemError(f"expected a tensor, got {type(value).__name__}")
+    if value.shape != live.shape:
+        raise _RecipeProblemError(f"expected the shape {list(live.shape)}, got {list(value.shape)}")
+    plain = value.detach()
+    if not readable(plain) or plain.layout is not torch.strided or bool(torch.isnan(plain).any()):
+        raise _RecipeProblemError("expected a plain real tensor with values, none of them NaN")
+    if plain.dtype.is_floating_point and not live.dtype.is_floating_point:
+        raise _RecipeProblemError(
+            f"expected integers or truth values as in the buffer ({live.dtype}), got {plain.dtype}"
+        )
+    if plain.untyped_storage().data_ptr() == live.untyped_storage().data_ptr():
+        raise _RecipeProblemError("expected a new tensor, got the memory of the buffer itself")
+    return plain.cpu()
