@@ -48,10 +48,11 @@ class UnsafeFile(Rule):
                 pickles.setdefault(re.sub(r"\d+", "*", file.name), []).append(file.name)
         beside = "beside" if checkpoint.entries else "instead of"
         for pattern, names in pickles.items():
+            count = "1 pickled weight file" if len(names) == 1 else f"{len(names)} pickled weight files"
             yield self.finding(
                 subject=pattern,
                 kind=SubjectKind.PATTERN if len(names) > 1 else SubjectKind.FILE,
                 severity=Severity.WARNING,
-                message=f"{len(names)} pickled weight files {beside} safetensors ({', '.join(names[:3])}); not opened",
+                message=f"{count} {beside} safetensors ({', '.join(names[:3])}); not opened",
                 evidence={"files": names[:50]},
             )
