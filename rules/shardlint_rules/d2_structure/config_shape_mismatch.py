@@ -8,6 +8,7 @@ from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
+from shardlint_rules._words import counted
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -167,7 +168,7 @@ def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
 
 
 def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:
-    return f"{tensor.shape[0]} rows, not {count} heads of {size}"
+    return f"{tensor.shape[0]} rows, not {counted(count, 'head')} of {size}"
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
