@@ -205,6 +205,24 @@ def test_a_bad_config_is_a_problem(tmp_path: Path, text: str) -> None:
     assert [problem.file for problem in facts.problems] == ["config.json"]
 
 
+def test_the_generation_config_is_read_beside_the_weights(tmp_path: Path) -> None:
+    write_file(tmp_path / "model.safetensors", A)
+    assert collect_checkpoint(tmp_path).generation_config is None
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
+    facts = collect_checkpoint(tmp_path)
+    assert facts.generation_config == {"eos_token_id": (1, 2)}
+    assert not facts.problems
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_what_is_no_json_is_said_once(tmp_path: Path, name: str) -> None:
+    write_file(tmp_path / "model.safetensors", A)
+    (tmp_path / name).write_text("{")
+    (problem,) = collect_checkpoint(tmp_path).problems
+    assert (problem.file, problem.kind) == (name, "config-json")
+    assert "no JSON" not in problem.detail  # the rule says so before it
+
+
 def test_a_config_is_kept_as_plain_values(tmp_path: Path) -> None:
     write_file(tmp_path / "model.safetensors", A)
     (tmp_path / "config.json").write_text(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import ClassDeclaration, PlanFacts
+from shardlint_rules._words import counted
 
 
 class BasePrefixDangling(Rule):
@@ -45,8 +46,8 @@ class BasePrefixDangling(Rule):
             yield self.finding(
                 subject=f"{root.qualified_type}.base_model_prefix",
                 kind=SubjectKind.CONFIG,
-                message=f"base_model_prefix is {root.base_model_prefix!r}, which is no attribute; {len(keys)} stored "
-                f"keys would be live below {attribute!r}, such as {keys[0]}",
+                message=f"base_model_prefix is {root.base_model_prefix!r}, which is no attribute; "
+                f"{counted(len(keys), 'stored key')} would be live below {attribute!r}, such as {keys[0]}",
                 evidence={"prefix": root.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
                 key=attribute,
             )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import AdapterFacts, ModelFacts
 from shardlint.names import closest, collapse_exactly, natural_key
+from shardlint_rules._words import counted
 
 _TOGETHER = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "wqkv": ("q", "k", "v"), "gateup": ("gate", "up")}
 
@@ -52,8 +53,8 @@ class AdapterTargetUnmatched(Rule):
             yield self.finding(
                 subject=target,
                 kind=SubjectKind.PATTERN,
-                message=f"the adapter {adapter.name!r} reaches {len(matched)} modules called {target}, but not "
-                f"{_shown(same)}, which has that role",
+                message=f"the adapter {adapter.name!r} reaches {counted(len(matched), 'module')} called {target}, "
+                f"but not {_shown(same)}, which has that role",
                 evidence={"adapter": adapter.name, "matched": matched[:50], "not_reached": same[:50]},
                 key=adapter.name,
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
+from shardlint_rules._words import counted
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -15,6 +16,14 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _LAYER_LISTS = ("layer_types", "layers_block_type", "block_types", "num_blocks")
 _BLOCK = re.compile(r"(?P<prefix>.*?)\.(?P<index>\d+)$")
+_TOKEN_IDS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
 _INNER = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
 
 
@@ -26,9 +35,10 @@ class ConfigShapeMismatch(Rule):
     Compares the configuration with the built tensors where both say the same thing: vocabulary and hidden size with the
     input embedding, the number of layers with the repeated blocks, attention heads with the projections, the number of
     experts with fused experts. An embedding with more rows than the vocabulary is padded, and right. A tokenizer beside
-    the checkpoint that gives larger tokens than the embedding has rows is reported too. Models whose layers differ in
-    kind, configurations that give several numbers for one size, and models of several parts are compared only where it
-    is known which number belongs to which tensor.
+    the checkpoint that gives larger tokens than the embedding has rows is reported too, and so is a
+    `generation_config.json` beside it whose token ids (`eos_token_id`, `pad_token_id` and others like them) lie beyond
+    the embedding. Models whose layers differ in kind, configurations that give several numbers for one size, and models
+    of several parts are compared only where it is known which number belongs to which tensor.
 
     ## Why it is unsafe
     Whatever is rebuilt from the configuration (a resumed run, a server, a converted checkpoint) gets other shapes than
@@ -36,7 +46,8 @@ class ConfigShapeMismatch(Rule):
 
     ## What to do
     Change sizes through the library's functions (`resize_token_embeddings`), which change the configuration too, or set
-    the configuration to what was built. Build truncated models with a truncated configuration.
+    the configuration to what was built. Build truncated models with a truncated configuration. Take the token ids of
+    `generation_config.json` from the tokenizer that the model was trained with.
     """
 
     code = "D210"
@@ -78,6 +89,24 @@ class ConfigShapeMismatch(Rule):
                 evidence={"tokenizer": tokens, "rows": rows},
                 key="tokenizer",
             )
+        yield from self.token_ids(facts, config, tensor)
+
+    def token_ids(self, facts: Facts, config: Mapping[str, Any], embedding: TensorFacts) -> Iterator[Finding]:
+        generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
+        vocabulary = _number(config, "vocab_size")
+        if generation is None or _numbers(config, "vocab") - {vocabulary}:
+            return  # with several vocabularies it is not known which one an id is of
+        rows = embedding.shape[0]
+        for name in _TOKEN_IDS:
+            beyond = [token for token in _ids(generation.get(name)) if token >= rows]
+            if beyond:
+                shown = ", ".join(map(str, beyond[:5]))
+                yield self.finding(
+                    subject=embedding.fqn,
+                    message=f"generation_config.json says {name} = {shown}, and the embedding has {rows} rows",
+                    evidence={"config": name, "ids": beyond[:50], "rows": rows},
+                    key=f"generation:{name}",
+                )
 
     def layers(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
         wanted = _number(config, *_LAYERS)
@@ -139,7 +168,7 @@ def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
 
 
 def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:
-    return f"{tensor.shape[0]} rows, not {count} heads of {size}"
+    return f"{tensor.shape[0]} rows, not {counted(count, 'head')} of {size}"
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -156,6 +185,12 @@ def _number(config: Mapping[str, Any], *names: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
+
+
+def _ids(value: object) -> list[int]:
+    """The token ids that `value` (one or several of them) gives."""
+    items = value if isinstance(value, tuple) else (value,)
+    return [item for item in items if isinstance(item, int) and not isinstance(item, bool)]
 
 
 def _numbers(config: Mapping[str, Any], part: str) -> set[int]:

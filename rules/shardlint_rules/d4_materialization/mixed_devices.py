@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorFacts
 from shardlint.names import natural_key
+from shardlint_rules._words import counted
 
 
 class MixedDevices(Rule):
@@ -44,10 +45,11 @@ class MixedDevices(Rule):
         for kind, tensors in sorted(by_type.items()):
             if kind != main:
                 names = sorted((tensor.fqn for tensor in tensors), key=natural_key)
+                found = counted(len(names), "tensor")
                 yield self.finding(
                     subject=names[0],
                     kind=SubjectKind.TENSOR,
-                    message=f"expected all state on {main}, found {len(names)} tensors on {kind}, such as {names[0]}",
+                    message=f"expected all state on {main}, found {found} on {kind}, such as {names[0]}",
                     evidence={"device": kind, "expected": main, "tensors": names[:100], "count": len(names)},
                     key=kind,
                 )

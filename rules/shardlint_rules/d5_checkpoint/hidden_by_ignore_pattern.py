@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import LeftoverKey, TensorPlan
 from shardlint.names import pattern_of
+from shardlint_rules._words import counted
 
 
 class HiddenByIgnorePattern(Rule):
@@ -56,8 +57,9 @@ class HiddenByIgnorePattern(Rule):
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,
-            message=f"the ignore pattern {pattern} hides {len(items)} stored weights, of which {len(pairs)} fit live "
-            f"tensors without a source: {item.key} fits {tensor.name}",
+            message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
+            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} live tensors without a source: "
+            f"{item.key} fits {tensor.name}",
             evidence={
                 "hidden": len(items),
                 "wanted": len(pairs),
@@ -73,8 +75,8 @@ class HiddenByIgnorePattern(Rule):
             subject=pattern,
             kind=SubjectKind.PATTERN,
             severity=Severity.INFO,
-            message=f"the ignore pattern {pattern} hides {len(items)} stored weights with {elements} elements, which "
-            f"no live tensor wants: {', '.join(names[:3])}",
+            message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')} with "
+            f"{counted(elements, 'element')}, which no live tensor wants: {', '.join(names[:3])}",
             evidence={"hidden": len(items), "elements": elements, "patterns": names[:50]},
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, RepeatedKey
+from shardlint_rules._words import counted
 
 _SHARD = re.compile(r"(.*)-\d+-of-\d+\.safetensors")
 
@@ -56,7 +57,7 @@ class ShadowTensor(Rule):
         differ = [item.key for item in items if item.equal is False]
         unknown = sum(item.equal is None for item in items)
         shown = ", ".join([*differ, *(item.key for item in items if item.equal is not False)][:3])
-        said = [f"{other} holds {len(items)} tensors that loaders take from {file} ({shown})"]
+        said = [f"{other} holds {counted(len(items), 'tensor')} that loaders take from {file} ({shown})"]
         said += [f"the index maps {len(against)} of them to {other}"] if against else []
         said += [f"the bytes of {len(differ)} differ"] if differ else []
         said += [f"the bytes of {unknown} were not compared"] if unknown else []

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._words import counted
 
 
 class UnsafeFile(Rule):
@@ -48,10 +49,11 @@ class UnsafeFile(Rule):
                 pickles.setdefault(re.sub(r"\d+", "*", file.name), []).append(file.name)
         beside = "beside" if checkpoint.entries else "instead of"
         for pattern, names in pickles.items():
+            count = counted(len(names), "pickled weight file")
             yield self.finding(
                 subject=pattern,
                 kind=SubjectKind.PATTERN if len(names) > 1 else SubjectKind.FILE,
                 severity=Severity.WARNING,
-                message=f"{len(names)} pickled weight files {beside} safetensors ({', '.join(names[:3])}); not opened",
+                message=f"{count} {beside} safetensors ({', '.join(names[:3])}); not opened",
                 evidence={"files": names[:50]},
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor, OptimizerFacts, StoredOptimizerFacts, StoredParameterState
+from shardlint_rules._words import counted
 
 from ._held import optimizer_of
 
@@ -59,36 +60,37 @@ class StateKeyedByPosition(Rule):
         missed = [item.fqn for item in live if names.isdisjoint(item.aliases)]
         known = {alias for item in optimizer.parameters for alias in item.aliases}
         left = sorted(names - known)
-        for kind, found in (
-            ("live parameters without stored state", missed),
-            ("stored entries without a live parameter", left),
+        for one, many, found in (
+            ("live parameter without stored state", "live parameters without stored state", missed),
+            ("stored entry without a live parameter", "stored entries without a live parameter", left),
         ):
             if found:
-                yield self.differs(stored, kind, found)
+                yield self.differs(stored, counted(len(found), one, many), many, found)
 
     def by_position(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
         sizes = tuple(group.size for group in optimizer.groups)
         if stored.group_sizes and stored.group_sizes != sizes:
             text = f"groups of {_sizes(stored.group_sizes)} where the live ones have {_sizes(sizes)}"
-            yield self.differs(stored, text, [])
+            yield self.differs(stored, text, text, [])
             return
         pairs = list(zip(stored.parameters, _places(optimizer, stored), strict=False))
         wrong = [
             _described(optimizer, entry, held) for entry, held in pairs if held and _differ(optimizer, entry, held)
         ]
         if wrong:
-            yield self.differs(stored, "positions that hold the state of another parameter", wrong)
+            many = "positions that hold the state of another parameter"
+            text = counted(len(wrong), "position that holds the state of another parameter", many)
+            yield self.differs(stored, text, many, wrong)
 
-    def differs(self, stored: StoredOptimizerFacts, what: str, items: list[str]) -> Finding:
-        count = f"{len(items)} " if items else ""
+    def differs(self, stored: StoredOptimizerFacts, what: str, key: str, items: list[str]) -> Finding:
         shown = f": {', '.join(items[:3])}" if items else ""
         more = f" and {len(items) - 3} more" if len(items) > 3 else ""
         return self.finding(
             subject=stored.path,
             kind=SubjectKind.FILE,
-            message=f"expected the stored state to fit the live optimizer, found {count}{what}{shown}{more}",
+            message=f"expected the stored state to fit the live optimizer, found {what}{shown}{more}",
             evidence={"items": items[:_LISTED], "count": len(items), "named": stored.named},
-            key=what,
+            key=key,
         )
 
 

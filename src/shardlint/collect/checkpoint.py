@@ -17,6 +17,7 @@ from .targets import TargetError
 from .tokenizer import tokenizer_size
 
 SINGLE = "model.safetensors"
+GENERATION = "generation_config.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)\.safetensors")
 _LOOKED_FOR = (
@@ -61,6 +62,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     if folder is None:
         raise CheckpointError(f"{path}: expected a checkpoint, found no such file or folder")
     config, config_problems = read_config(folder)
+    generation_config, generation_problems = read_config(folder, GENERATION)
     choice = _choose(folder, names, config, variant) if path.is_dir() else _choose_file(folder, path.name)
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
@@ -70,8 +72,9 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         facts,
         path=str(path),
         config=config,
-        problems=(*config_problems, *facts.problems),
+        problems=(*config_problems, *generation_problems, *facts.problems),
         tokenizer_size=tokenizer_size(folder),
+        generation_config=generation_config,
     )
 
 

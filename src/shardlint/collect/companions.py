@@ -1,4 +1,4 @@
-"""The JSON files beside the weights: the index and `config.json`. Both are untrusted text."""
+"""The JSON files beside the weights: the index, `config.json`, `generation_config.json`. All are untrusted text."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _plain_object(raw: bytes) -> FrozenDict:
         assert isinstance(frozen, FrozenDict)
         return frozen
     except (ValueError, RecursionError) as error:
-        raise FileRefusedError("index-json", f"it is no JSON: {_first_line(error)}") from error
+        raise FileRefusedError("index-json", _first_line(error)) from error
 
 
 def _bounded_integer(text: str) -> int | float:
@@ -68,7 +68,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_config(folder: Path, name: str = "config.json") -> tuple[FrozenDict | None, tuple[FileProblem, ...]]:
-    """Return the folder's configuration (None when there is none or it cannot be read) and what is wrong with it."""
+    """Return the configuration `name` of `folder` (None when there is none to be read) and what is wrong with it."""
     try:
         return read_json(folder, name), ()
     except FileRefusedError as error:
@@ -89,7 +89,7 @@ def read_index(folder: Path, name: str) -> tuple[IndexFacts | None, tuple[FilePr
     except msgspec.ValidationError as error:
         return None, (FileProblem(file=name, kind="index-schema", detail=f"expected a weight_map of strings: {error}"),)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        return None, (FileProblem(file=name, kind="index-json", detail=f"it is no JSON: {_first_line(error)}"),)
+        return None, (FileProblem(file=name, kind="index-json", detail=_first_line(error)),)
     total = metadata.get("total_size")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
     files: dict[str, str] = {}

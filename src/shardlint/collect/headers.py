@@ -189,9 +189,9 @@ def _decode_table(raw: bytes, problems: Problems) -> dict[str, msgspec.Raw] | No
         raw.decode("utf-8")
         return _RAW_TABLE.decode(raw)
     except UnicodeDecodeError as error:
-        problems.add("header-json", f"the header is not UTF-8: {error.reason} at byte {error.start}")
+        problems.add("header-json", f"it is not UTF-8: {error.reason} at byte {error.start}")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        problems.add("header-json", f"the header is no JSON object: {error}")
+        problems.add("header-json", str(error))
     return None
 
 

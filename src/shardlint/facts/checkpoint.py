@@ -89,7 +89,8 @@ class CheckpointFacts:
     `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
     weight files beside them. `config` is the folder's `config.json`, None when there is none. `overlay_declared` when
     the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
-    `tokenizer_size` is the number of tokens of the tokenizer beside the weights, None when there is none.
+    `tokenizer_size` is the number of tokens of the tokenizer beside the weights, None when there is none;
+    `generation_config` is the folder's `generation_config.json`, None when there is none.
     """
 
     path: str
@@ -103,6 +104,7 @@ class CheckpointFacts:
     repeated_keys: tuple[RepeatedKey, ...] = ()
     overlay_declared: bool = False
     tokenizer_size: int | None = None
+    generation_config: FrozenDict | None = None
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

@@ -137,6 +137,17 @@ def test_d210_a_tokenizer_larger_than_the_embedding(tmp_path):
     assert found.findings[0].evidence["tokenizer"] == 33
 
 
+def test_d210_a_generation_config_of_another_model(tmp_path):
+    model = llama()
+    saved(model, tmp_path)
+    assert_clean(run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path)))
+    ids = {"bos_token_id": 31, "eos_token_id": [2, 32], "decoder_start_token_id": 128000}
+    (tmp_path / "generation_config.json").write_text(json.dumps(ids))
+    found = run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path))
+    ids = {item.evidence["config"]: item.evidence["ids"] for item in found.findings}
+    assert ids == {"eos_token_id": (32,), "decoder_start_token_id": (128000,)}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "size"),
     [
