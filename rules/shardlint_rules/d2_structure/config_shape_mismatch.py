@@ -35,7 +35,7 @@ class ConfigShapeMismatch(Rule):
     Compares the configuration with the built tensors where both say the same thing: vocabulary and hidden size with the
     input embedding, the number of layers with the repeated blocks, attention heads with the projections, the number of
     experts with fused experts. An embedding with more rows than the vocabulary is padded, and right. A tokenizer beside
-    the checkpoint that gives larger tokens than the embedding has rows is reported too, and so is a
+    the checkpoint that gives larger tokens than the embedding has rows is reported too, and so, as information, is a
     `generation_config.json` beside it whose token ids (`eos_token_id`, `pad_token_id` and others like them) lie beyond
     the embedding. Models whose layers differ in kind, configurations that give several numbers for one size, and models
     of several parts are compared only where it is known which number belongs to which tensor.
@@ -105,6 +105,7 @@ class ConfigShapeMismatch(Rule):
                     subject=embedding.fqn,
                     message=f"generation_config.json says {name} = {shown}, and the embedding has {rows} rows",
                     evidence={"config": name, "ids": beyond[:50], "rows": rows},
+                    severity=Severity.INFO,  # shrunk models keep the ids of their large kin
                     key=f"generation:{name}",
                 )
 
