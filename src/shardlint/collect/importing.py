@@ -126,16 +126,14 @@ def _attribute(module: ModuleType, name: str, place: str) -> Any:
 def _on_path(folder: Path) -> Iterator[None]:
     """Put the folder first on the module path and leave it there last: what was imported may import later."""
     entry = str(folder)
-    if entry in sys.path or (entry == str(Path.cwd()) and "" in sys.path):
-        yield
-        return
     sys.path.insert(0, entry)
     try:
         yield
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(entry)
-        sys.path.append(entry)
+        if entry not in sys.path and not (entry == str(Path.cwd()) and "" in sys.path):
+            sys.path.append(entry)
 
 
 def frame_of(error: BaseException, origin: str | None) -> str:
