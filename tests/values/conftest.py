@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def one_rank():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
