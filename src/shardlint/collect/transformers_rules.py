@@ -13,29 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
+from ..facts.checkpoint import TORCH_DTYPES
 from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Recipe, Routes
 
-_TORCH_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "I16": "int16",
-    "U16": "uint16",
-    "I32": "int32",
-    "U32": "uint32",
-    "I64": "int64",
-    "U64": "uint64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
 _FLOATS = ("F", "BF")
 
@@ -187,7 +167,7 @@ class TransformersRules:
         for pattern, entry in parts:
             kind = live_dtype
             if quantised or (self._quantizer is not None and not entry.dtype.startswith(_FLOATS)):
-                kind = getattr(torch, _TORCH_DTYPES.get(entry.dtype, "uint8"), torch.uint8)  # kept as stored
+                kind = getattr(torch, TORCH_DTYPES.get(entry.dtype, "uint8"), torch.uint8)  # kept as stored
             group.add_tensor(name, entry.key, pattern, torch.empty(entry.shape, dtype=kind, device="meta"))
         with torch.no_grad():
             result = group.convert(

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..facts.checkpoint import TORCH_DTYPES
+
 Bits = npt.NDArray[Any]
 _maximum = np.maximum.reduce
 
@@ -17,28 +19,7 @@ UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16,
 SIGNED: dict[int, type[np.signedinteger[Any]]] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 # safetensors' names. F4 is stored two to a byte and read, as safetensors does, as pairs; F6 has no dtype in torch.
-_NAMED = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "I16": "int16",
-    "U16": "uint16",
-    "I32": "int32",
-    "U32": "uint32",
-    "I64": "int64",
-    "U64": "uint64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F4": "float4_e2m1fn_x2",
-}
+_NAMED = {**TORCH_DTYPES, "F4": "float4_e2m1fn_x2"}
 
 # The smallest pattern, sign cleared, that is not finite. Sign and magnitude formats only.
 _LIMITS = {
