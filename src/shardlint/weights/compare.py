@@ -110,8 +110,8 @@ def check_tile(piece: Piece, tile: Tile, reader: Reader, tally: Tally, *, detail
     live = piece.live
     if piece.runs_from_file and tile.is_plain:
         count = tile.volume
-        reader.run(piece.block.source, tile.source, count)
-        if _memcmp(live.address(tile.live), reader.address, count * live.item) == 0 and not has_nonfinite(
+        stored = reader.run(piece.block.source, tile.source, count)
+        if _memcmp(live.address(tile.live), stored, count * live.item) == 0 and not has_nonfinite(
             live.patterns(tile), live.dtype
         ):
             tally.checked += count
