@@ -120,10 +120,10 @@ def open_session(
     `ConfigError` for options that a rule does not take.
     """
     from .config import rule_options
-    from .selection import select_rules
+    from .selection import select_from
 
     registry = load_registry(settings) if registry is None else registry
-    selection = select_rules(registry.rules, (*settings.layers, *layers))
+    selection = select_from(registry, (*settings.layers, *layers))
     level = settings.fail_level if fail_level is None else fail_level
     return Session(
         settings=settings,

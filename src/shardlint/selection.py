@@ -14,7 +14,7 @@ severities that they give stay. `severity: off` counts as ignore.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
@@ -24,6 +24,9 @@ from .rule import Finding, Severity
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
+
+if TYPE_CHECKING:
+    from .plugins.registry import Registry
 
 
 class SelectionError(Exception):
@@ -130,7 +133,11 @@ class _Vote:
 
 
 def _place(where: str, source: Source) -> str:
-    return f"{source}: {where}" if source.file else str(source)
+    """`shardlint.yaml:2:11: lint.select[0]` as in every other error of a file, or the flag."""
+    if not source.file:
+        return str(source)
+    place = f"{source}:{source.column}" if source.line and source.column else str(source)
+    return f"{place}: {source.text or where}"
 
 
 class _Ballot:
@@ -236,6 +243,17 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
         raise SelectionError(problems)
     engine = dict(sorted(ballot.engine.items()))
     return Selection(decisions=decisions, diagnostics=tuple(ballot.diagnostics), engine=engine)
+
+
+def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:
+    """
+    `select_rules` over everything the packs bring. A `SelectionError` also tells which packs failed: the rule that
+    nobody knows may be one of theirs.
+    """
+    try:
+        return select_rules(registry.rules, layers)
+    except SelectionError as error:
+        raise SelectionError((*error.problems, *registry.failures())) from None
 
 
 def _nothing_selected(decisions: Sequence[Decision]) -> str:

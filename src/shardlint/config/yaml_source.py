@@ -73,8 +73,8 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 root = self.node(next(self.events), 0)
                 self._end()
-                return root
-        raise RefusedError(self.text.problem(0, 0, "", "expected a mapping of settings, got an empty file"))
+                return Node(Kind.MAPPING, ()) if root.is_null and not root.value else root
+        return Node(Kind.MAPPING, ())  # nothing but comments: a file that sets nothing
 
     def _end(self) -> None:
         for event in self.events:

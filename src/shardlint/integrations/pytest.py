@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..facts import Facts
+from ..names import counted
 from ..rule import Severity
 
 
@@ -43,4 +44,5 @@ def assert_clean(
         stream = io.StringIO()
         write_text(report, stream, ReportOptions(verbosity=0))
         told = "".join(f"\nnot evaluated: {reason}" for reason in lacking)
-        raise AssertionError(f"expected a clean lint, found {len(found)} finding(s)\n{stream.getvalue()}{told}")
+        number = counted(len(found), "finding")
+        raise AssertionError(f"expected a clean lint, found {number}\n{stream.getvalue()}{told}")
