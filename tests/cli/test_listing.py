@@ -169,3 +169,63 @@ def test_schemas(run, what):
 
 def test_config_schema_is_the_same_from_both_commands(run):
     assert run("config", "schema").out == run("schema", "config").out
+
+
+HOUSE = "packs: {local: [house.py]}\nlint: {select: [HOUSE]}\n"
+BROKEN = 'raise RuntimeError("no wood")\n'
+
+
+@pytest.mark.parametrize("words", [("lint", "{facts}"), ("rules",), ("rules", "HOUSE"), ("rule", "HOUSE001")])
+def test_a_rule_of_a_pack_that_failed_is_unknown_and_the_pack_is_named(run, tmp_path, clean, words):
+    (tmp_path / "house.py").write_text(BROKEN)
+    (tmp_path / "shardlint.yaml").write_text(HOUSE)
+    done = run(*(str(clean) if word == "{facts}" else word for word in words))
+    assert done.status == 2
+    assert "importing it failed: RuntimeError: no wood" in done.err
+    assert f"{tmp_path / 'house.py'}:1 in <module>" in done.err
+
+
+def test_an_unknown_selector_of_a_file_has_its_place(run, tmp_path, clean):
+    (tmp_path / "shardlint.yaml").write_text("lint:\n  select: [D4, D99]\n  severity: {D98: error}\n")
+    done = run("lint", clean)
+    assert done.status == 2
+    assert "shardlint.yaml:2:16: lint.select[1]: 'D99' is no rule" in done.err
+    assert "shardlint.yaml:3:19: lint.severity.D98: 'D98' is no rule" in done.err
+
+
+def test_an_unknown_output_format_of_a_file_has_its_place(run, tmp_path, clean):
+    (tmp_path / "shardlint.yaml").write_text("report:\n  output-format: [sarif, text]\n")
+    for words in (("lint", clean), ("config", "validate")):
+        done = run(*words)
+        assert (done.status, done.out) == (2, "")
+        assert "shardlint.yaml:2:18: report.output-format: no output format 'sarif'; valid: " in done.err
+
+
+def test_an_unknown_phase_lists_the_phases(run, clean):
+    done = run("lint", clean, "--select", "D9")
+    assert done.status == 2
+    assert "(the phases are D1, D2, D3, D4, D5, D6, D7, V0)" in done.err
+    assert "did you mean" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("D799", "(D7 has D701 to D7"),
+        ("d799", "(D7 has D701 to D7"),
+        ("D999", "(codes begin with D1, D2, D3, D4, D5, D6, D7, SL, V0)"),
+        ("XYZ001", "(codes begin with D1, D2, D3, D4, D5, D6, D7, SL, V0)"),
+    ],
+)
+def test_an_unknown_code_says_which_there_are(run, code, hint):
+    done = run("rule", code)
+    assert done.status == 2
+    assert hint in done.err
+
+
+def test_the_list_of_rules_keeps_to_the_width(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("rules").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " rules; the engine's own findings are always on: SL001" in lines[-2]
+    assert lines[-1].startswith("  SL")

@@ -64,6 +64,8 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
     if not text:
         raise TargetError(f"an empty target: {FORMS}")
     if text == "-":
+        if stdin is None and sys.stdin is None:
+            raise TargetError("standard input is closed; expected facts as `shardlint snapshot` writes them")
         data = (stdin or sys.stdin.buffer).read()
         return Resolved(kind="facts", text="-", facts=_decode(data, "standard input"))
     path = Path(text).expanduser()

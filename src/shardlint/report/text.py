@@ -60,6 +60,10 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if checkpoint:
         counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
         yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
+    contract = facts.get("contract")
+    if contract and (options.verbose or contract["replaces"]):
+        replaced = f", in place of the one of {contract['replaces']}" if contract["replaces"] else ""
+        yield from wrap(f"contract: {contract['source']}{replaced}", options.width, "  ")
     yield ""
 
 
