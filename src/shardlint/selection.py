@@ -268,20 +268,23 @@ def flag_layer(
     extend_select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     severity: Sequence[str] = (),
+    *,
+    flag: str = "--{}",
 ) -> Layer:
     """
     The layer of the command line. Each value may hold several selectors joined by commas.
 
+    `flag` makes the name that errors give to an option: in Python its arguments have no dashes before them.
     `severity` values are `RULE=LEVEL` with a level of info, warning, error or off. Raises `SelectionError` naming
     every value that is empty or malformed.
     """
     problems: list[str] = []
     layer = Layer(
-        select=tuple(_flag_items("--select", select, problems)) if select else None,
-        extend_select=tuple(_flag_items("--extend-select", extend_select, problems)),
-        ignore=tuple(_flag_items("--ignore", ignore, problems)),
-        severity=tuple(_flag_severities(severity, problems)),
-        select_source=Source(text="--select"),
+        select=tuple(_flag_items(flag.format("select"), select, problems)) if select else None,
+        extend_select=tuple(_flag_items(flag.format("extend-select"), extend_select, problems)),
+        ignore=tuple(_flag_items(flag.format("ignore"), ignore, problems)),
+        severity=tuple(_flag_severities(flag.format("severity"), severity, problems)),
+        select_source=Source(text=flag.format("select")),
     )
     if problems:
         raise SelectionError(problems)
@@ -297,15 +300,15 @@ def _flag_items(flag: str, values: Sequence[str], problems: list[str]) -> Iterat
                 problems.append(f"{flag}: expected selectors joined by commas, got {value!r}")
 
 
-def _flag_severities(values: Sequence[str], problems: list[str]) -> Iterator[SeverityItem]:
+def _flag_severities(flag: str, values: Sequence[str], problems: list[str]) -> Iterator[SeverityItem]:
     for part in (part.strip() for value in values for part in value.split(",")):
         selector, equals, level = (text.strip() for text in part.partition("="))
         try:
             if not (selector and equals):
                 raise ValueError(f"expected RULE=LEVEL, got {part!r}")
-            yield SeverityItem(selector, severity_from_user(level), Source(text="--severity"))
+            yield SeverityItem(selector, severity_from_user(level), Source(text=flag))
         except ValueError as error:
-            problems.append(f"--severity: {error}")
+            problems.append(f"{flag}: {error}")
 
 
 def severity_from_user(text: str) -> Severity | None:

@@ -28,6 +28,7 @@ def assert_clean(
     __tracebackhide__ = True  # pytest shows the caller's line
     from ..api import lint, lint_facts
 
+    evaluated = (evaluated,) if isinstance(evaluated, str) else tuple(evaluated)
     threshold: Severity = Severity.from_user(level)
     report = lint_facts(target, **arguments) if isinstance(target, Facts) else lint(target, **arguments)
     lacking = [
@@ -44,5 +45,6 @@ def assert_clean(
         stream = io.StringIO()
         write_text(report, stream, ReportOptions(verbosity=0))
         told = "".join(f"\nnot evaluated: {reason}" for reason in lacking)
-        number = counted(len(found), "finding")
-        raise AssertionError(f"expected a clean lint, found {number}\n{stream.getvalue()}{told}")
+        wrong = [counted(len(found), "finding")] if found or not lacking else []
+        wrong += [f"{counted(len(lacking), 'rule')} not evaluated"] if lacking else []
+        raise AssertionError(f"expected a clean lint, found {' and '.join(wrong)}\n{stream.getvalue()}{told}")
