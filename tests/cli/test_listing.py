@@ -117,6 +117,48 @@ def test_the_reporter_of_a_pack_is_used_by_name(run, tmp_path, faulty):
     assert (shown.status, shown.out) == (1, "2 in all\n")
 
 
+NOISY = """
+import sys
+from shardlint import API_VERSION, PackInfo, hookimpl
+
+def noisy(report, stream, options):
+    print("by the way")
+    stream.write("noisy\\n")
+
+def leaving(report, stream, options):
+    stream.write("half")
+    sys.exit(0)
+
+@hookimpl
+def shardlint_pack():
+    return PackInfo(name="mine", prefix="MINE", api=API_VERSION)
+
+@hookimpl
+def shardlint_reporters():
+    return {"noisy": noisy, "leaving": leaving}
+"""
+
+
+def test_what_a_reporter_prints_stays_out_of_every_report(run, tmp_path, faulty):
+    (tmp_path / "mine.py").write_text(NOISY)
+    (tmp_path / "shardlint.yaml").write_text("packs: {local: [mine.py]}\n")
+    shown = run("lint", faulty, "--output-format", "noisy:mine.txt", "--output-format", "json")
+    assert json.loads(shown.out)["verdict"] == "FAIL"
+    assert shown.err == "by the way\n"
+    assert (tmp_path / "mine.txt").read_text() == "noisy\n"
+    assert run("lint", faulty, "--output-format", "noisy").out == "noisy\n"
+
+
+@pytest.mark.parametrize("target", ["leaving", "leaving:mine.txt"])
+def test_a_reporter_that_exits_does_not_decide_the_run(run, tmp_path, faulty, target):
+    (tmp_path / "mine.py").write_text(NOISY)
+    (tmp_path / "shardlint.yaml").write_text("packs: {local: [mine.py]}\n")
+    shown = run("lint", faulty, "--output-format", target)
+    assert shown.status == 2
+    assert shown.err == "Error: the output format 'leaving' failed: SystemExit: 0\n"
+    assert not (tmp_path / "mine.txt").exists()
+
+
 def test_config_init_writes_a_valid_file_once(run, tmp_path):
     assert run("config", "init").out == "wrote shardlint.yaml\n"
     assert run("config", "validate").status == 0

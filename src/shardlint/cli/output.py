@@ -129,11 +129,13 @@ def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOpti
 
 
 def _report(item: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Run one reporter. What a pack's prints is no part of any report, and its `sys.exit` does not decide the run."""
     try:
-        item.reporter(report, stream, options)
-    except OSError:
+        with contextlib.redirect_stdout(sys.stderr):
+            item.reporter(report, stream, options)
+    except (OSError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Problem(f"the output format {item.name!r} failed: {type(error).__name__}: {error}") from error
 
 
