@@ -31,7 +31,7 @@ class MetaTensorLeft(Rule):
     severity = Severity.ERROR
     needs = (Section.MODEL,)
     blocks = ("V0",)
-    related_config = ("contract.lazy_buffers",)
+    related_config = ("contract.lazy-buffers",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
