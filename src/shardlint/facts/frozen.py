@@ -48,16 +48,20 @@ class FrozenDict(Mapping[str, Any]):
         return key in self._items
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, `default` without it."""
         return self._items.get(key, default)
 
     # The views of the inner dict are as read-only as those of Mapping and several times as fast.
     def keys(self) -> KeysView[str]:
+        """The keys, a read-only view."""
         return self._items.keys()
 
     def values(self) -> ValuesView[Any]:
+        """The values, a read-only view."""
         return self._items.values()
 
     def items(self) -> ItemsView[str, Any]:
+        """The pairs of key and value, a read-only view."""
         return self._items.items()
 
     def __hash__(self) -> int:

@@ -1,0 +1,70 @@
+"""Everything public says what it is, and a type checker sees its types."""
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import shardlint
+
+PUBLIC = (
+    "shardlint",
+    "shardlint.boxes",
+    "shardlint.collect.sharding",
+    "shardlint.contract",
+    "shardlint.coverage",
+    "shardlint.facts",
+    "shardlint.integrations.loop",
+    "shardlint.integrations.pytest",
+    "shardlint.names",
+    "shardlint.report",
+    "shardlint.testing",
+    "shardlint.weights",
+)
+
+
+def ours(module):
+    """The public classes and functions of a module that are shardlint's, by their dotted names."""
+    names = getattr(module, "__all__", [name for name in vars(module) if not name.startswith("_")])
+    for name in names:
+        value = getattr(module, name)
+        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__module__.startswith("shardlint"):
+            yield f"{module.__name__}.{name}", value
+
+
+def members(name, value):
+    """The methods and properties that a class defines itself."""
+    for inner, member in vars(value).items():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if not inner.startswith("_") and inspect.isfunction(function):
+            yield f"{name}.{inner}", function
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_everything_public_has_a_docstring(module):
+    found = dict(ours(import_module(module)))
+    assert found
+    for name, value in list(found.items()):
+        if inspect.isclass(value):
+            found.update(members(name, value))
+    assert [name for name, value in found.items() if not (value.__doc__ or "").strip()] == []
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_function_is_annotated_in_full(module):
+    found = {name: value for name, value in ours(import_module(module)) if inspect.isfunction(value)}
+    for name, value in ours(import_module(module)):
+        if inspect.isclass(value):
+            found.update(members(name, value))
+    for name, function in found.items():
+        if function.__code__.co_filename.startswith("<"):
+            continue  # written by attrs
+        signature = inspect.signature(function)
+        bare = [item for item in signature.parameters.values() if item.annotation is item.empty]
+        assert [item.name for item in bare if item.name not in ("self", "cls")] == [], name
+        assert signature.return_annotation is not signature.empty, name
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (Path(shardlint.__file__).parent / "py.typed").is_file()
