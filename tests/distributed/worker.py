@@ -164,6 +164,15 @@ def hsdp(job):
     job.save("hsdp-after", model)
 
 
+@scenario(4)
+def fault_half_synchronised(job):
+    mesh = job.mesh(replicate=2, shard=2)
+    model = llama()
+    for index, layer in enumerate(model.model.layers):
+        fully_shard(layer, mesh=mesh["shard"] if index == 1 else mesh)
+    job.save("fault-half-synchronised", fully_shard(model, mesh=mesh))
+
+
 @scenario(2, 4)
 def replicate(job):
     from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_modules
