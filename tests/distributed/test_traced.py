@@ -50,7 +50,9 @@ def test_right_steps_that_look_odd_are_silent(seen, name):
 
 def test_d703_a_prefetch_that_somebody_asked_for_and_nobody_used(seen):
     found = alarms(seen[0]["frozen unit wanted"])
-    assert ("D703", "model.embed_tokens", "warning") in {(code, subject, severity) for code, subject, severity, *_ in found}
+    assert ("D703", "model.embed_tokens", "warning") in {
+        (code, subject, severity) for code, subject, severity, *_ in found
+    }
 
 
 @pytest.mark.parametrize("originals", [True, False])

@@ -21,8 +21,8 @@ class RanksDisagree(Rule):
 
     ## Why it is unsafe
     Collectives pair by order, not by name. A parameter too many, another dtype or another frozen layer on one rank
-    makes the job hang, fail in a collective with sizes that do not fit, or add one parameter's gradient to another's, as
-    parameters of one size in another order do.
+    makes the job hang, fail in a collective with sizes that do not fit, or add one parameter's gradient to another's;
+    parameters of one size in another order do the last.
 
     ## What to do
     Build every rank from the same config and seed; look for branches on the rank, on the local files, or on the

@@ -83,14 +83,13 @@ class UnmanagedTrainableParameter(Rule):
             evidence={"ranks": ranks, "replaced_in": None if before is None else before.owner},
         )
 
-
     def partly(self, sharding: ShardingFacts, record: OwnershipFacts, wider: tuple[int, ...]) -> Finding:
         reduction = sharding.reduction_of(record)
         ranks = reduction.ranks if reduction is not None and reduction.ranks is not None else ()
         return self.finding(
             subject=record.fqn,
             owner=record.owner,
-            message=f"trainable, but reduced over {ranks_text(ranks)} only; other gradients are over {ranks_text(wider)}",
+            message=f"trainable, but reduced over {ranks_text(ranks)} only; others are over {ranks_text(wider)}",
             evidence={"ranks": wider, "reduced_over": ranks},
         )
 

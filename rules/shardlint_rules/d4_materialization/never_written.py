@@ -9,6 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import TensorFacts, TensorValues
 from shardlint.names import glob_matches
+from shardlint_rules._words import counted
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
 _LARGE = 1e8
@@ -69,7 +70,7 @@ class NeverWritten(Rule):
 
     def unwritten(self, seen: TensorValues, ranks: tuple[int, ...]) -> Finding:
         whole = seen.unwritten == seen.elements
-        found = "none of its elements" if whole else f"{seen.unwritten} of its {seen.elements} elements not"
+        found = "none of its elements" if whole else f"{seen.unwritten} of its {counted(seen.elements, 'element')} not"
         return self.finding(
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, ModelFacts
 from shardlint.names import closest
+from shardlint_rules._words import counted
 
 _PART = re.compile(r"\.(lora_|ia3_|hada_|lokr_|oft_|boft_|vera_|ada_|modules_to_save|original_module|base_layer)")
 _PREFIX = "base_model.model."
@@ -49,7 +50,7 @@ class AdapterCoverage(Rule):
             yield self.finding(
                 subject=removed or added,
                 kind=SubjectKind.PATTERN,
-                message=f"none of the {len(lost)} modules of the adapter is in the model; all would be with "
+                message=f"none of the {counted(len(lost), 'module')} of the adapter is in the model; all would be with "
                 f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
                 evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
             )

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.names import glob_matches
+from shardlint_rules._words import counted
 
 from ._held import counterparts, optimizer_of, partitioned
 
@@ -53,7 +54,7 @@ class ParameterNotOptimised(Rule):
                 continue
             yield self.finding(
                 subject=parameter.fqn,
-                message=f"trainable, but in none of the {len(optimizer.groups)} parameter groups",
+                message=f"trainable, but in none of the {counted(len(optimizer.groups), 'parameter group')}",
                 evidence={"aliases": parameter.aliases, "shape": parameter.global_shape},
                 owner=parameter.owner or None,
             )

@@ -10,6 +10,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
 from shardlint.names import glob_matches, pattern_of
+from shardlint_rules._words import counted
 
 from ._words import after_backward, listed, runtime_of
 
@@ -90,7 +91,7 @@ class ParameterWithoutGradient(Rule):
         return self._report(
             unit.name,
             SubjectKind.UNIT,
-            f"none of its {len(names)} trainable parameters got a gradient ({listed(names)})",
+            f"none of its {counted(len(names), 'trainable parameter')} got a gradient ({listed(names)})",
             unit,
             items,
         )

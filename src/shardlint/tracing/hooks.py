@@ -166,8 +166,8 @@ class HookSet:
         """
         FSDP2 throws all-gathers away that nobody waited for, silently, when it finishes a backward: count them.
 
-        Not those that it guessed by itself: it gathers in backward what ran before in the forward, also frozen units and
-        what an evaluation or an earlier micro-step left in its list. Nobody asked for them.
+        Not those that it guessed by itself: ahead in backward it gathers what ran before in the forward, also frozen
+        units, and what an evaluation or an earlier micro-step left in its list. Nobody asked for them.
         """
         inner = first(group, "finalize_backward")
         if not callable(inner) or not hasattr(group, "__dict__") or "finalize_backward" in vars(group):
