@@ -30,7 +30,7 @@ class NeverWritten(Rule):
     After `shardlint.watch_writes(model)` it is known exactly which tensors, and how many elements of others, nobody
     wrote: each is an error. Without the watch, matrices that are one constant everywhere, or that hold absurdly large
     numbers, are reported as what they look like: a warning when a loader reported that it filled them, else a remark.
-    Vectors, adapters that begin as zeros and the globs of the option `by-design` are left out of that.
+    Vectors, adapter tensors that are zero and the globs of the option `by-design` are left out of that.
 
     ## Why it is unsafe
     Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
@@ -54,11 +54,14 @@ class NeverWritten(Rule):
         assert facts.model is not None
         tensors = facts.model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
+        adapted = {key for item in facts.model.adapters for key in item.keys if ".modules_to_save." not in key}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
         for seen in facts.values.tensors:
             if facts.values.watched:
                 if seen.unwritten:
                     yield self.unwritten(seen, ranks)
+            elif seen.zero and seen.fqn in adapted:
+                continue  # every kind of adapter begins with one factor of zeros, not all with the same one
             elif seen.fqn in tensors and self.is_due(tensors[seen.fqn]) and (what := _looks(seen)):
                 yield self.hint(seen, what, full)
 
