@@ -120,6 +120,7 @@ def test_torchrun_reports_a_build_that_failed_on_one_rank(tmp_path):
     assert done.returncode == 1
     assert "D201" in done.stdout
     assert "no weights on this node" in done.stdout
+    assert "D313" not in done.stdout  # what was never built lacks nothing
 
 
 def test_torchrun_without_a_process_group_compares_all_the_same(tmp_path):

@@ -203,6 +203,17 @@ def test_the_rank_that_differs_is_named_with_the_first_difference():
     assert results[2][1].sent < 600 + 150 * sum(bucket_of(f"layers.{i}.weight") in asked for i in range(40))
 
 
+def test_a_rank_without_a_model_is_not_compared():
+    def compare(place):
+        facts = Facts() if place.rank == 1 else Facts(sharding=sharding_of(place.rank, 3))
+        return compare_ranks(place, facts, 5.0)
+
+    results = run_ranks(3, compare)
+    for ranks, _ in results.values():
+        assert ranks.differences == ()
+        assert ranks.compared == ((0, 2),)
+
+
 def test_pipeline_stages_are_not_compared_with_each_other():
     def compare(place):
         stage = place.rank // 2

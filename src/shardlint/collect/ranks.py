@@ -37,12 +37,14 @@ class Summary:
     """
     What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges.
 
-    `runtime` are the digests of its traced steps, empty without a trace.
+    `runtime` are the digests of its traced steps, empty without a trace. A rank that is not `built` has no model: there
+    is nothing to compare with it.
     """
 
     digests: tuple[str, ...]
     peers: str
     runtime: tuple[str, ...] = ()
+    built: bool = True
 
 
 @frozen
@@ -134,7 +136,7 @@ def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> Summary
     if sharding is not None:
         peers.update(number for mesh in sharding.meshes for number in mesh.ranks)
         peers.update(number for item in sharding.reductions for number in item.ranks or ())
-    return Summary(digests=_digests(rows), peers=ranges(peers))
+    return Summary(digests=_digests(rows), peers=ranges(peers), built=sharding is not None)
 
 
 def _digests(rows: Rows) -> tuple[str, ...]:
@@ -184,6 +186,7 @@ def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
 
 def _compared(said: Sequence[Summary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
     groups = groups_of([_numbers(item.peers) for item in said])
+    groups = [built for group in groups if (built := [rank for rank in group if said[rank].built])]
     traced = [rank for rank, item in enumerate(said) if item.runtime]
     differences: list[RankDifference] = []
     runtime: list[RankDifference] = []
