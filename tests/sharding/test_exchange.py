@@ -46,6 +46,22 @@ def run_ranks(world, function, *, absent=()):
     return results
 
 
+class StoreThatCannotWait:
+    """What a store can do beside waiting: a wait of torch's own that ends without the key prints two warnings."""
+
+    def __init__(self, store):
+        self.set, self.get, self.check, self.delete_key = store.set, store.get, store.check, store.delete_key
+
+
+def test_a_late_rank_is_awaited_without_the_waiting_of_the_store():
+    def late(place):
+        if place.rank == 1:
+            time.sleep(1.2)
+        return echo(Place(StoreThatCannotWait(place.store), place.rank, place.world_size))
+
+    assert run_ranks(2, late)[0][0] == "hello from 0 | hello from 1"
+
+
 def echo(place, timeout=5.0, message=None):
     return converse(
         place,
