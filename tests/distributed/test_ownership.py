@@ -25,6 +25,8 @@ SOUND = (
     "ddp",
     "fsdp1-flat",
     "fsdp1-originals",
+    "fsdp1-within",
+    "fsdp1-after",
     "ep-mixtral",
     "ep-qwen3_moe",
     "ep-groups",

@@ -192,15 +192,22 @@ def ddp(job):
 
 @scenario(2, 4)
 def fsdp1(job):
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    for originals in (False, True):
+    def wrapped(originals, **options):
         model = llama()
-        policy = ModuleWrapPolicy({type(model.model.layers[0])})
-        device = torch.device("cpu")
-        model = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=originals, device_id=device)
-        job.save(f"fsdp1-{'originals' if originals else 'flat'}", model)
+        options |= {"auto_wrap_policy": ModuleWrapPolicy({type(model.model.layers[0])}), "use_orig_params": originals}
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), **options)
+
+    for originals in (False, True):
+        job.save(f"fsdp1-{'originals' if originals else 'flat'}", wrapped(originals))
+    model = wrapped(True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss = step(model)
+    job.save("fsdp1-within", model, optimizer)
+    loss.backward()
+    job.save("fsdp1-after", model, optimizer)
 
 
 @scenario(4)
