@@ -1,4 +1,4 @@
-"""One of two ranks of a gloo job: lints models before, within and after a step and writes what the D4 and D6 rules found."""
+"""One of two ranks of a gloo job: lints models around and within a step, writes what the D4 and D6 rules found."""
 
 import json
 import sys

@@ -47,10 +47,11 @@ class AdapterCoverage(Rule):
         prefix = _other_prefix(tuple(lost), modules) if len(lost) == len(changed) else None
         if prefix is not None:
             removed, added = prefix
+            many = counted(len(lost), "module is", "modules are")
             yield self.finding(
                 subject=removed or added,
                 kind=SubjectKind.PATTERN,
-                message=f"none of the {counted(len(lost), 'module')} of the adapter is in the model; all would be with "
+                message=f"the adapter's {many} not in the model; all would be with "
                 f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
                 evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
             )

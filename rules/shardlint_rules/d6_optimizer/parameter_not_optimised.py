@@ -8,7 +8,6 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.names import glob_matches
-from shardlint_rules._words import counted
 
 from ._held import counterparts, optimizer_of, partitioned
 
@@ -54,7 +53,7 @@ class ParameterNotOptimised(Rule):
                 continue
             yield self.finding(
                 subject=parameter.fqn,
-                message=f"trainable, but in none of the {counted(len(optimizer.groups), 'parameter group')}",
+                message=f"trainable, but in no parameter group (of {len(optimizer.groups)})",
                 evidence={"aliases": parameter.aliases, "shape": parameter.global_shape},
                 owner=parameter.owner or None,
             )
