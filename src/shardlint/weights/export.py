@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from attrs import evolve, field, frozen
 
 from ..collect.live_names import from_model_facts, is_adapted, unwrapped
@@ -21,7 +22,8 @@ from ..collect.planner import Exclusions, LiveModel, make_plan
 from ..collect.planning import PlanUnknownError
 from ..collect.recorded import Made, recorded_list, recorded_stages
 from ..collect.staged import Road, behind, road_of, with_tensors
-from ..facts import CheckpointFacts, ModelFacts, PlanFacts
+from ..facts import CheckpointFacts, ModelFacts, TensorPlan
+from ..names import collapse, pattern_of
 from .forward import Forward, assembled, forward, rules_of, tensors_of
 from .positions import Origin, origin_at, unravelled, wrong_position
 from .radix import Untrackable
@@ -40,6 +42,10 @@ class Live:
 
 class NotReversibleError(Exception):
     """The reverse conversions raise: the model cannot be exported in its original format. The text says why."""
+
+    def __init__(self, operation: str, text: str) -> None:
+        self.operation = operation
+        super().__init__(text)
 
 
 @frozen(kw_only=True)
@@ -62,6 +68,17 @@ class ExportFault:
 
 
 @frozen(kw_only=True)
+class ExportFaults:
+    """Faults that differ only in the numbers of their names. `first` stands for `count` of them."""
+
+    subject: str
+    first: ExportFault
+    live: tuple[str, ...]
+    keys: tuple[str, ...]
+    count: int
+
+
+@frozen(kw_only=True)
 class Exported:
     """What would be written: symbolic tensors over stored elements, and over live ones, by key."""
 
@@ -69,6 +86,7 @@ class Exported:
     stored: Tensors
     live: Tensors
     dropped: frozenset[str] = field(factory=frozenset)
+    plans: Mapping[str, TensorPlan] = field(factory=dict)
 
 
 def check_export(
@@ -93,18 +111,18 @@ def check_export(
     if not is_pretrained(base) and not road.recorded:
         raise PlanUnknownError("the model has no export: it is none of Transformers and recorded no conversions")
     loaded = forward(model, model_facts, checkpoint, renames=renames, exclusions=exclusions, cast=False)
+    for name, reason in loaded.refused.items():
+        raise PlanUnknownError(f"the load cannot be followed: {name}: {reason}")
     live = from_model_facts(model_facts)
     try:
         found = _exported(base, loaded, live, road)
     except NotReversibleError as error:
-        return (ExportFault(what="operation", key="", live="", message=str(error), operation=str(error)),)
-    wrong = reload_faults(base, live, checkpoint, found, renames, exclusions, road)
-    return (*wrong, *export_faults(found))
+        return (ExportFault(what="operation", key="", live="", message=str(error), operation=error.operation),)
+    again = _loaded_again(base, live, checkpoint, found, (tuple(renames), exclusions, road))
+    return (*reload_faults(found, live, again), *export_faults(found))
 
 
 def _exported(model: Any, loaded: Forward, live: LiveModel, road: Road) -> Exported:
-    import torch
-
     leaves = {
         name: SymbolicTensor.leaf(Live(tensor.identity), tensor.shape, getattr(torch, tensor.dtype))
         for name, tensor in live.tensors.items()
@@ -116,6 +134,7 @@ def _exported(model: Any, loaded: Forward, live: LiveModel, road: Road) -> Expor
         stored=reverse(model, stored, road),
         live=reverse(model, {name: leaves[name] for name in written}, road),
         dropped=frozenset(dropped),
+        plans=loaded.plan.tensor_by_name(),
     )
 
 
@@ -166,6 +185,7 @@ class _Saving:
 
     def __init__(self, model: Any, conversions: Sequence[Any] | None) -> None:
         self._model = model
+        self.config = getattr(model, "config", None)
         # Reversing a conversion rewrites its patterns in place.
         self._weight_conversions = None if conversions is None else [copy.deepcopy(item) for item in conversions]
 
@@ -180,14 +200,13 @@ def _reverted(model: Any, tensors: Tensors, conversions: Sequence[Any] | None) -
         return dict(tensors)
     saving = _Saving(model, conversions)
     _require_reverses(saving._weight_conversions or ())
-    if not hasattr(model, "config"):
-        saving.config = None
     try:
         found: dict[str, SymbolicTensor] = revert_weight_conversion(saving, dict(tensors))
     except Untrackable as error:
         raise PlanUnknownError(f"the export cannot be followed without values: {error}") from error
     except Exception as error:  # whatever a conversion raises when it saves
-        raise NotReversibleError(f"the reverse conversions raise {type(error).__name__}: {_line(error)}") from error
+        text = f"the reverse conversions raise {type(error).__name__}: {_line(error)}"
+        raise NotReversibleError("its conversions", text) from error
     return found
 
 
@@ -198,10 +217,29 @@ def _require_reverses(conversions: Sequence[Any]) -> None:
             copy.deepcopy(item).reverse_transform()
         except Exception as error:
             names = " and ".join(type(operation).__name__ for operation in getattr(item, "operations", ()))
-            raise NotReversibleError(
-                f"{names or type(item).__name__} of {', '.join(item.target_patterns)} has no reverse: "
-                f"{type(error).__name__}: {_line(error)}"
-            ) from error
+            names = names or type(item).__name__
+            targets = ", ".join(item.target_patterns)
+            text = f"{names} of {targets} has no reverse: {type(error).__name__}: {_line(error)}"
+            raise NotReversibleError(names, text) from error
+
+
+def grouped(found: Sequence[ExportFault]) -> tuple[ExportFaults, ...]:
+    """The faults of one kind, one operation and one pattern of names together, in order of their first."""
+    groups: dict[tuple[str, str, str, str], list[ExportFault]] = {}
+    for fault in found:
+        groups.setdefault((fault.what, fault.operation, pattern_of(fault.live), pattern_of(fault.key)), []).append(
+            fault
+        )
+    return tuple(
+        ExportFaults(
+            subject=collapse(list(dict.fromkeys(fault.live or fault.key or fault.operation for fault in members))),
+            first=members[0],
+            live=tuple(dict.fromkeys(fault.live for fault in members if fault.live)),
+            keys=tuple(dict.fromkeys(fault.key for fault in members if fault.key)),
+            count=len(members),
+        )
+        for members in groups.values()
+    )
 
 
 def _line(error: Exception) -> str:
@@ -224,7 +262,8 @@ def export_faults(found: Exported) -> list[ExportFault]:
         same |= {whole} if whole else set()
         faults.append(_added(key, whole, found))
     written = set(found.stored)
-    tied = {key for tie in plan.ties if tie.both_stored for key in _keys(plan, (tie.name, tie.source))}
+    ends = {name for tie in plan.ties if tie.both_stored for name in (tie.name, tie.source)}
+    tied = {key for name in ends if name in found.plans for key in found.plans[name].sources}
     for key in shapes:
         if key not in written and key not in same and key in users and key not in tied:
             live = users[key][0]
@@ -237,13 +276,8 @@ def export_faults(found: Exported) -> list[ExportFault]:
     return faults
 
 
-def _keys(plan: PlanFacts, names: Sequence[str]) -> list[str]:
-    tensors = plan.tensor_by_name()
-    return [key for name in names if name in tensors for key in tensors[name].sources]
-
-
 def _fault(found: Exported, *, live: str, **values: Any) -> ExportFault:
-    tensor = found.forward.plan.tensor_by_name().get(live)
+    tensor = found.plans.get(live)
     operation = " and ".join(tensor.operations) if tensor and tensor.operations else "renaming"
     return ExportFault(live=live, operation=operation, **values)
 
@@ -268,7 +302,7 @@ def _misplaced(key: str, shape: tuple[int, ...], tensor: SymbolicTensor, found: 
 def _element(origin: Origin, found: Exported) -> str:
     if not isinstance(origin.source, Live):
         return f"the constant {origin.source}"
-    plan = found.forward.plan.tensor_by_name().get(origin.source.name)
+    plan = found.plans.get(origin.source.name)
     index = unravelled(origin.flat, plan.shape) if plan and plan.shape else (origin.flat,)
     return f"the live {origin.source.name}{list(index)}"
 
@@ -277,13 +311,15 @@ def _loaded_from(origin: Origin, found: Exported) -> str:
     source = found.forward.sources.tensors.get(origin.source) if isinstance(origin.source, str) else None
     if source is not None and not origin.computed:
         return f"was loaded from {source.key}{list(unravelled(origin.flat, source.shape))}"
-    return "was computed while loading" if origin.computed else "no stored element fills"
+    computed = origin.computed or (isinstance(origin.source, Live) and origin.source.name in found.forward.groups)
+    return "was computed while loading" if computed else "no stored element fills"
 
 
 def _whole_copy_of(tensor: SymbolicTensor, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """The stored key that the tensor is, element by element; empty when there is none."""
-    (key,) = found if len(found := tensor.sources()) == 1 else ("",)
-    if not isinstance(key, str) or shapes.get(key) != tuple(tensor.shape):
+    sources: set[Any] = tensor.sources()
+    key = next(iter(sources), None)
+    if len(sources) != 1 or not isinstance(key, str) or shapes.get(key) != tuple(tensor.shape):
         return ""
     return key if wrong_position(key, shapes[key], tensor) is None else ""
 
@@ -293,55 +329,58 @@ def _added(key: str, whole: str, found: Exported) -> ExportFault:
     if whole:
         message = f"{whole} (loaded into {live}) would be written as {key}"
         return _fault(found, what="renamed", key=whole, live=live, message=message)
-    return _fault(found, what="added", key=key, live=live, message=f"{key} would be written, of {live}; nothing stored")
+    return _fault(
+        found, what="added", key=key, live=live, message=f"{key} would be written, from {live}; it is not stored"
+    )
 
 
 def _first_live(tensor: SymbolicTensor) -> str:
     return next((block.source.name for block in tensor.blocks if isinstance(block.source, Live)), "")
 
 
-def reload_faults(
+def _loaded_again(
     model: Any,
     live: LiveModel,
     checkpoint: CheckpointFacts,
     found: Exported,
-    renames: Sequence[tuple[str, str]],
-    exclusions: Exclusions | None,
-    road: Road,
-) -> list[ExportFault]:
-    """Plan loading the export, and say which live tensors would not come back as they are."""
+    how: tuple[tuple[tuple[str, str], ...], Exclusions | None, Road],
+) -> Forward:
+    """Plan loading the export the way the checkpoint was loaded."""
+    renames, exclusions, road = how
     made = {key: Made(tensor=tensor, keys=(key,)) for key, tensor in found.live.items()}
     written = evolve(with_tensors(checkpoint, made), index=None)
     given = dict(found.live)
     if road.before:
         between = behind(written, road.before, model, lambda entry: found.live[entry.key])
         written, given = between.checkpoint, dict(tensors_of(between) or {})
-    rules = rules_of(model, checkpoint, renames, found.forward.sources, road, cast=False, given=given)
-    plan = make_plan(rules, live, written, exclusions)
-    again = assembled(plan, rules, found.forward.sources, given)
-    before = found.forward.plan.tensor_by_name()
+    sources = found.forward.sources
+    rules = rules_of(model, checkpoint, renames, sources, road, cast=False, given=given)
+    return assembled(make_plan(rules, live, written, exclusions), rules, sources, given)
+
+
+def reload_faults(found: Exported, live: LiveModel, again: Forward) -> list[ExportFault]:
+    """Which live tensors would not come back as they are when the export is loaded."""
     faults = []
-    for tensor in plan.tensors:
+    for tensor in again.plan.tensors:
         if tensor.name in found.dropped or tensor.status in _EXCUSED:
             continue
-        reason = _not_back(tensor.name, live, again) or ""
-        if reason and before[tensor.name].status in ("loaded", "tied"):
+        reason = _not_back(tensor.name, live, again, tensor)
+        if reason and found.plans[tensor.name].status in ("loaded", "tied"):
             message = f"loading the export would not give {tensor.name} back: {reason}"
             faults.append(_fault(found, what="reload", key="", live=tensor.name, message=message))
     return faults
 
 
-def _not_back(name: str, live: LiveModel, again: Forward) -> str | None:
+def _not_back(name: str, live: LiveModel, again: Forward, plan: TensorPlan) -> str:
     region = again.regions.get(name)
     shape = live.tensors[name].shape
     if region is None:
-        plan = again.plan.tensor_by_name()[name]
         return again.refused.get(name) or plan.reason or f"it would be {plan.status}"
     if tuple(region.shape) != shape:
         return f"it would have the shape {list(region.shape)}"
     at = wrong_position(Live(live.tensors[name].identity), shape, region)
     if at is None:
-        return None
+        return ""
     origin = origin_at(region, at)
     other = origin.source.name if isinstance(origin.source, Live) else f"the constant {origin.source}"
     index = list(unravelled(origin.flat, live.tensors[other].shape)) if other in live.tensors else ""
