@@ -84,7 +84,7 @@ def test_both_stages_are_run_in_order(replaced, mixtral):
     assert verify(replaced, mixtral).verdict is Verdict.FAIL  # the model type's mapping knows nothing of the second
     record_conversions(replaced, base=base_stage(), replacement=replacement_stage())
     result = verify(replaced, mixtral)
-    assert result.verdict is Verdict.PASS, [row for row in result.worst()]
+    assert result.verdict is Verdict.PASS, list(result.worst())
     assert check_export(replaced, mixtral) == ()
     plan = plan_of(replaced, mixtral)
     gate = plan.tensor_by_name()["model.layers.0.mlp.experts.gate"]
@@ -139,7 +139,7 @@ def test_renames_beside_stages_have_no_order(replaced, mixtral):
 def test_two_keys_for_one_name_between_the_stages(replaced, mixtral):
     from transformers.core_model_loading import WeightRenaming
 
-    record_conversions(replaced, base=[WeightRenaming("norm.weight", "lm_head.weight")], replacement=[])
+    record_conversions(replaced, base=[WeightRenaming("^model.norm.weight", "lm_head.weight")], replacement=[])
     result = verify(replaced, mixtral)
     assert "ambiguous: " in result.incomplete
     assert "are both for" in result.incomplete
@@ -161,16 +161,12 @@ def test_a_model_of_no_library_is_followed_by_its_record(attribute, tmp_path):
     with torch.no_grad():
         for target, part in zip((model.half_a, model.half_b), values.T.chunk(2), strict=True):
             target.copy_(part)
-    turn = WeightConverter("whole", "turned", [Transpose(0, 1)])
-    cut = WeightConverter("turned", ["half_a", "half_b"], [Chunk(dim=0)])
     if attribute == "list":
         model._weight_conversions = [WeightConverter("whole", ["half_a", "half_b"], [Transpose(0, 1), Chunk(dim=0)])]
-        with pytest.raises(AssertionError):  # a chain that Transformers' own naming does not support
-            assert verify(model, tmp_path).verdict is Verdict.PASS
-        model._weight_conversions = [turn]
-        assert verify(model, tmp_path).verdict is not Verdict.PASS
-        return
-    record_conversions(model, base=[turn], replacement=[cut])
+    else:
+        turn = WeightConverter("whole", "turned", [Transpose(0, 1)])
+        cut = WeightConverter("turned", ["half_a", "half_b"], [Chunk(dim=0)])
+        record_conversions(model, base=[turn], replacement=[cut])
     assert verify(model, tmp_path).verdict is Verdict.PASS
     assert check_export(model, tmp_path) == ()
 
@@ -210,7 +206,7 @@ def test_a_load_of_an_adapter_is_no_record_of_the_base(llama):  # noqa: F811
     from transformers.core_model_loading import WeightRenaming
 
     model = loaded_llama(llama)
-    model._weight_conversions = [WeightRenaming("model.", "elsewhere.")]
+    model._weight_conversions = [WeightRenaming("q_proj", "k_proj")]
     assert verify(model, llama).verdict is Verdict.FAIL
     model.peft_config = {}
     assert verify(model, llama).verdict is Verdict.PASS
