@@ -280,14 +280,23 @@ def test_what_cannot_be_followed_is_not_evaluated(llama):
     assert outcome.status is Status.NOT_EVALUATED
 
 
-def test_the_model_is_not_touched(llama):
-    model = loaded_llama(llama)
-    record = [json.dumps([item.source_patterns, item.target_patterns]) for item in model._weight_conversions]
+def patterns_of(model):
+    names = ("source_patterns", "target_patterns", "_original_source_patterns", "_original_target_patterns")
+    return [json.dumps([getattr(item, name) for name in names]) for item in model._weight_conversions]
+
+
+def test_the_model_is_not_touched(llama, tmp_path):
+    from shardlint.collect.plan import collect_plan
+
+    folder = rewritten(llama, tmp_path, lambda tensors: {f"x.{key}.y": value for key, value in tensors.items()})
+    model = loaded_llama(folder, key_mapping={r"^x\.(.+)\.y$": r"\1"})
+    record, keys = patterns_of(model), set(vars(model))
+    assert len(record) == 1
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    keys = set(vars(model))
-    check_export(model, llama)
+    check_export(model, folder)
+    collect_plan(collect_checkpoint(folder), model=model, model_facts=model_facts(walk(model)))
     assert set(vars(model)) == keys
-    assert record == [json.dumps([item.source_patterns, item.target_patterns]) for item in model._weight_conversions]
+    assert patterns_of(model) == record
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
@@ -313,3 +322,19 @@ def test_the_road_of_a_user(llama, tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "V004" in told
     assert "this export is not reversible: Halves" in told
+
+
+def test_a_prefix_is_one_finding(llama):
+    from transformers import LlamaModel
+
+    model = loaded(llama, LlamaModel)
+    _, found = findings(model, llama)
+    told = {item.key.partition(":")[0]: item for item in found}
+    assert set(told) == {"renamed", "absent"}
+    assert len(found) == 2
+    assert told["renamed"].evidence["count"] == 20
+    assert told["renamed"].subject == "model.embed_tokens.weight and 19 more"
+    assert told["absent"].message == (
+        "this export is not reversible: loading: lm_head.weight would not be written: no live tensor took it"
+    )
+    assert {item.severity for item in found} == {Severity.INFO}

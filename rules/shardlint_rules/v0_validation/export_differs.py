@@ -63,7 +63,11 @@ class ExportDiffers(HeavyRule):
             more = f" ({group.count} like this)" if group.count > 1 else ""
             yield self.finding(
                 subject=group.subject,
-                kind=SubjectKind.TENSOR if first.live else SubjectKind.KEY if first.key else SubjectKind.PATTERN,
+                kind=SubjectKind.TENSOR
+                if first.live and first.what != "renamed"
+                else SubjectKind.KEY
+                if first.key
+                else SubjectKind.PATTERN,
                 message=f"this export is not reversible: {first.operation or 'loading'}: {first.message}{more}",
                 severity=_SEVERITY.get(first.what, Severity.INFO),
                 evidence={

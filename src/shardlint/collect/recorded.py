@@ -83,6 +83,9 @@ def _copies(transforms: Sequence[Any]) -> tuple[Any, ...]:
 def pristine(transform: Any) -> Any:
     """Copy a conversion as if it had seen no tensor, sharing what its operations hold (a quantiser, a model)."""
     found = copy.copy(transform)
+    for name in ("_original_source_patterns", "_original_target_patterns"):  # reversing rewrites them in place
+        if hasattr(found, name):
+            setattr(found, name, list(getattr(found, name)))
     if hasattr(found, "operations"):
         found.operations = [copy.copy(operation) for operation in found.operations]
     for name, value in (("collected_tensors", defaultdict(list)), ("layer_targets", defaultdict(set))):

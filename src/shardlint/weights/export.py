@@ -23,7 +23,7 @@ from ..collect.planning import PlanUnknownError
 from ..collect.recorded import Made, recorded_list, recorded_stages
 from ..collect.staged import Road, behind, road_of, with_tensors
 from ..facts import CheckpointFacts, ModelFacts, TensorPlan
-from ..names import collapse, pattern_of
+from ..names import collapse_exactly, pattern_of
 from .forward import Forward, assembled, forward, rules_of, tensors_of
 from .positions import Origin, origin_at, unravelled, wrong_position
 from .radix import Untrackable
@@ -55,8 +55,8 @@ class ExportFault:
 
     `what` is place or shape (a key with other elements), renamed, absent (a stored key that is not written), added (a
     written key that is not stored), operation (the export raises) or reload (the export is written, and loading it
-    does not give `live` back). `key` is the stored or written key, `operation` the conversion concerned, `first` the
-    first element that goes to the wrong place.
+    does not give `live` back). `key` is the stored or written key, `written` the other name of a renamed one,
+    `operation` the conversion concerned, `first` the first element that goes to the wrong place.
     """
 
     what: str
@@ -65,6 +65,7 @@ class ExportFault:
     message: str
     operation: str = ""
     first: str = ""
+    written: str = ""
 
 
 @frozen(kw_only=True)
@@ -224,15 +225,18 @@ def _require_reverses(conversions: Sequence[Any]) -> None:
 
 
 def grouped(found: Sequence[ExportFault]) -> tuple[ExportFaults, ...]:
-    """The faults of one kind, one operation and one pattern of names together, in order of their first."""
-    groups: dict[tuple[str, str, str, str], list[ExportFault]] = {}
+    """
+    The faults of one kind, one operation and one pattern of names together, in order of their first.
+
+    Keys that would be written under another name are together when the same part of the name changes.
+    """
+    groups: dict[tuple[str, ...], list[ExportFault]] = {}
     for fault in found:
-        groups.setdefault((fault.what, fault.operation, pattern_of(fault.live), pattern_of(fault.key)), []).append(
-            fault
-        )
+        where = _renaming(fault) if fault.what == "renamed" else (pattern_of(fault.live), pattern_of(fault.key))
+        groups.setdefault((fault.what, fault.operation, *where), []).append(fault)
     return tuple(
         ExportFaults(
-            subject=collapse(list(dict.fromkeys(fault.live or fault.key or fault.operation for fault in members))),
+            subject=_subject(members),
             first=members[0],
             live=tuple(dict.fromkeys(fault.live for fault in members if fault.live)),
             keys=tuple(dict.fromkeys(fault.key for fault in members if fault.key)),
@@ -240,6 +244,23 @@ def grouped(found: Sequence[ExportFault]) -> tuple[ExportFaults, ...]:
         )
         for members in groups.values()
     )
+
+
+def _subject(members: Sequence[ExportFault]) -> str:
+    names = list(dict.fromkeys(fault.live or fault.key or fault.operation for fault in members))
+    if len({pattern_of(name) for name in names}) == 1:
+        return collapse_exactly(names)[0][0] if len(collapse_exactly(names)) == 1 else pattern_of(names[0])
+    return f"{members[0].key} and {len(members) - 1} more"
+
+
+def _renaming(fault: ExportFault) -> tuple[str, str]:
+    """The parts of the names that a renaming exchanges, their numbers left out."""
+    old, new = pattern_of(fault.key).split("."), pattern_of(fault.written).split(".")
+    while old and new and old[-1] == new[-1]:
+        old, new = old[:-1], new[:-1]
+    while old and new and old[0] == new[0]:
+        old, new = old[1:], new[1:]
+    return ".".join(old), ".".join(new)
 
 
 def _line(error: Exception) -> str:
@@ -328,7 +349,7 @@ def _added(key: str, whole: str, found: Exported) -> ExportFault:
     live = _first_live(found.live[key])
     if whole:
         message = f"{whole} (loaded into {live}) would be written as {key}"
-        return _fault(found, what="renamed", key=whole, live=live, message=message)
+        return _fault(found, what="renamed", key=whole, live=live, message=message, written=key)
     return _fault(
         found, what="added", key=key, live=live, message=f"{key} would be written, from {live}; it is not stored"
     )
