@@ -296,3 +296,12 @@ def test_a_copy_is_told_from_another_conversion():
         assert signature(again) == signature(item)
         assert not again.was_used()
     assert len({signature(item) for item in (*first, *second)}) == 5
+
+
+def test_a_copy_of_a_group_waits_for_its_guard_again():
+    from transformers.core_model_loading import GroupWeightRename
+
+    group = GroupWeightRename(["norm0", "norm1"], ["norm1", "norm2"])
+    assert group.rename_source_key("a.norm0.weight")[0] == "a.norm1.weight"
+    assert group.rename_source_key("a.norm1.weight")[0] == "a.norm2.weight"
+    assert pristine(group).rename_source_key("a.norm1.weight")[0] == "a.norm1.weight"

@@ -88,11 +88,15 @@ def pristine(transform: Any) -> Any:
             setattr(found, name, list(getattr(found, name)))
     if hasattr(found, "operations"):
         found.operations = [copy.copy(operation) for operation in found.operations]
-    for name, value in (("collected_tensors", defaultdict(list)), ("layer_targets", defaultdict(set))):
+    fresh = {
+        "collected_tensors": defaultdict(list),
+        "layer_targets": defaultdict(set),
+        "_was_used": False,
+        "_active": None,
+    }
+    for name, value in fresh.items():
         if hasattr(found, name):
             setattr(found, name, value)
-    if hasattr(found, "_was_used"):
-        found._was_used = False
     return found
 
 

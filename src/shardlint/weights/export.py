@@ -172,7 +172,7 @@ def reverse(model: Any, tensors: Tensors, road: Road) -> dict[str, SymbolicTenso
     """
     if not road.recorded:
         recorded = recorded_list(model)
-        has_list = isinstance(getattr(model, "_weight_conversions", None), list)
+        has_list = isinstance(getattr(model, "_weight_conversions", None), (list, tuple))
         return _reverted(model, tensors, recorded if has_list else None)
     stages = recorded_stages(model)
     found = dict(tensors)
