@@ -112,7 +112,7 @@ def is_pretrained(model: Any) -> bool:
 
 def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import make_quantizer, quantization_settings
+    from .meta_model import dequantizer, quantization_settings
     from .transformers_rules import guarded
 
     quantizer = getattr(model, "hf_quantizer", None)
@@ -121,4 +121,4 @@ def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     settings = quantization_settings(checkpoint.config)
     if settings is None:
         return None
-    return guarded("planning a dequantising load", lambda: make_quantizer(settings, dequantize=True))
+    return guarded("planning a dequantising load", lambda: dequantizer(settings))

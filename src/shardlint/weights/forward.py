@@ -19,9 +19,11 @@ from ..collect.plan import is_pretrained, live_quantizer
 from ..collect.planner import Exclusions, make_plan
 from ..collect.planning import Converted, LoaderRules, PlanUnknownError
 from ..collect.transformers_rules import TransformersRules, fresh_copy
+from ..collect.walk import walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
+from .statistics import bits_only, decoded, is_quantised, statistics
 from .symbolic import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
@@ -104,6 +106,7 @@ class FollowedRules(TransformersRules):
         self._cast = cast
         self._sources = sources
         self.regions: dict[str, SymbolicTensor] = {}
+        self.statistics: dict[str, SymbolicTensor] = {}
         self.groups: dict[str, Group] = {}
         self.refused: dict[str, str] = {}
 
@@ -112,9 +115,9 @@ class FollowedRules(TransformersRules):
         unreadable = next((entry.key for _, entry in parts if entry.key not in self._sources.tensors), None)
         if unreadable is not None:
             return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
-        deserialising = [item for item in self.operations(recipe) if item.endswith("Deserialize")]
+        deserialising = next((item for item in self.operations(recipe) if item.endswith("Deserialize")), "")
         if deserialising:
-            return self._refuse(name, f"{deserialising[0]} rewrites the model, its live layout cannot be compared")
+            return self._deserialised(name, deserialising, parts)
         wanted = getattr(torch, dtype)
         try:
             found = self._run(name, recipe, [(p, e.key, self._leaf(e.key, recipe, wanted)) for p, e in parts])
@@ -125,14 +128,64 @@ class FollowedRules(TransformersRules):
         self.regions.update(found)
         return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
 
+    def _deserialised(self, name: str, operation: str, parts: Sequence[tuple[str, EntryFacts]]) -> Converted:
+        """Packed weights that stay packed: as stored, when the library keeps them so; decoded since then: a group."""
+        if len(parts) == 1:  # a weight of the ordinary kind, that passes through
+            return self._as_stored(name, parts[0][1].key)
+        if not operation.startswith("Bnb"):
+            return self._refuse(name, f"{operation} rewrites the model, its live layout cannot be compared")
+        keys = {pattern: entry.key for pattern, entry in parts}
+        if is_quantised(self._live_parameter(name)):
+            weight = keys.pop("weight")
+            leaves = {f"{name.removesuffix('weight')}{pattern}": self._stored(key) for pattern, key in keys.items()}
+            self.statistics.update(leaves)
+            self.regions[name] = bits_only(self._stored(weight))
+            return Converted({name: self._sources.tensors[weight].shape})
+        nbytes = sum(self._sources.tensors[key].nbytes for key in keys.values())
+        self.groups[name] = Group(
+            keys=tuple(keys.values()),
+            nbytes=nbytes,
+            reason=f"{operation} is followed by decoding",
+            evaluate=lambda read: {name: decoded({pattern: read(key) for pattern, key in keys.items()})},
+        )
+        return Converted({name: None})
+
+    def quantised_while_loading(self) -> dict[str, str]:
+        """Tensors whose values were computed while loading, so that no stored tensor holds them, with the reason."""
+        quantizer = self._quantizer
+        if quantizer is None or quantizer.pre_quantized:
+            return {}
+        method = getattr(quantizer.quantization_config, "quant_method", "the quantiser")
+        reason = f"{getattr(method, 'value', method)} quantised it while loading: no stored tensor holds these values"
+        walked = walk(self._model)
+        names = [name for item in walked.tensors for name in item.names if self._is_quantised_now(name, item.tensor)]
+        names += [name for names, _ in statistics(walked) for name in names]
+        return dict.fromkeys(names, reason)
+
+    def _is_quantised_now(self, name: str, tensor: Any) -> bool:
+        try:
+            return is_quantised(tensor) or bool(self._quantizer.param_needs_quantization(self._model, name))
+        except AttributeError:  # a name without the segments of wrappers
+            return False
+
+    def _live_parameter(self, name: str) -> Any:
+        return next((item.tensor for item in walk(self._model).tensors if name in item.names), None)
+
+    def _as_stored(self, name: str, key: str) -> Converted:
+        self.regions[name] = self._stored(key)
+        return Converted({name: self._sources.tensors[key].shape})
+
+    def _stored(self, key: str) -> SymbolicTensor:
+        source = self._sources.tensors[key]
+        return SymbolicTensor.leaf(key, source.shape, source.dtype)
+
     def _refuse(self, name: str, reason: str) -> Converted:
         self.refused[name] = reason
         return Converted({name: None})
 
     def _leaf(self, key: str, recipe: Any, wanted: torch.dtype) -> SymbolicTensor:
-        source = self._sources.tensors[key]
-        leaf = SymbolicTensor.leaf(key, source.shape, source.dtype)
-        return leaf if self._kept_as_stored(source.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
+        leaf = self._stored(key)
+        return leaf if self._kept_as_stored(leaf.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
 
     def _kept_as_stored(self, dtype: torch.dtype, recipe: Any) -> bool:
         """Whether the loader hands the tensor over uncast: what a quantiser stores, it decodes itself."""
@@ -171,7 +224,9 @@ def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forwa
     converted = rules.regions if isinstance(rules, FollowedRules) else {}
     groups = rules.groups if isinstance(rules, FollowedRules) else {}
     refused = dict(rules.refused) if isinstance(rules, FollowedRules) else {}
-    regions: dict[str, SymbolicTensor] = {}
+    regions: dict[str, SymbolicTensor] = dict(rules.statistics) if isinstance(rules, FollowedRules) else {}
+    if isinstance(rules, FollowedRules):
+        refused |= rules.quantised_while_loading()
     for tensor in plan.tensors:
         if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
             continue
