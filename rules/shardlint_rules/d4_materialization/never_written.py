@@ -29,7 +29,8 @@ class NeverWritten(Rule):
     After `shardlint.watch_writes(model)` it is known exactly which tensors, and how many elements of others, nobody
     wrote: each is an error. Without the watch, matrices that are one constant everywhere, or that hold absurdly large
     numbers, are reported as what they look like: a warning when a loader reported that it filled them, else a remark.
-    Vectors, adapters that begin as zeros and the globs of the option `by-design` are left out of that.
+    Vectors, whole numbers (packed weights), adapters that begin as zeros and the globs of the option `by-design` are
+    left out of that.
 
     ## Why it is unsafe
     Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
@@ -65,7 +66,8 @@ class NeverWritten(Rule):
         """Whether an initialiser gives the tensor different numbers: a matrix that is not meant to begin constant."""
         globs = (*_ZERO_BY_DESIGN, *self.options.by_design)
         declared = any(glob_matches(glob, name) for glob in globs for name in tensor.aliases)
-        return tensor.is_parameter and len(tensor.shape) > 1 and min(tensor.shape) > 1 and not declared
+        matrix = len(tensor.shape) > 1 and min(tensor.shape) > 1 and "float" in tensor.dtype
+        return tensor.is_parameter and matrix and not declared
 
     def unwritten(self, seen: TensorValues, ranks: tuple[int, ...]) -> Finding:
         whole = seen.unwritten == seen.elements

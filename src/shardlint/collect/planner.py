@@ -76,6 +76,7 @@ class _Planner:
         self.tensors: dict[str, TensorPlan] = {}
         self.leftovers: list[LeftoverKey] = []
         self.mixed: dict[str, list[str]] = {}
+        self.quantised = rules.quantised()
 
     def plan(self) -> PlanFacts:
         stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
@@ -161,7 +162,9 @@ class _Planner:
                 files=files[entry.file],
                 stored_dtypes=dtypes[entry.dtype],
             )
-            if (entry := found[name]).shape == tensor.shape and entry.dtype not in INTEGERS
+            if (entry := found[name]).shape == tensor.shape
+            and entry.dtype not in INTEGERS
+            and name not in self.quantised
             else self._plain(name, tensor, entry)
             for name, tensor in live.items()
         ]
@@ -197,6 +200,18 @@ class _Planner:
         )
 
     def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
+        if name in self.quantised:
+            return TensorPlan(
+                name=name,
+                status="loaded",
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                sources=(entry.key,),
+                files=(entry.file,),
+                operations=("Quantize",),
+                stored_dtypes=(entry.dtype,),
+                reason="the shape was not followed through the operations",
+            )
         if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
             self._remark("integer-cast", name, (entry.key,), detail)
         return TensorPlan(

@@ -21,9 +21,9 @@ from ..collect.planning import Converted, LoaderRules, PlanUnknownError
 from ..collect.transformers_rules import TransformersRules, fresh_copy
 from ..collect.walk import walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
+from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
-from .statistics import bits_only, decoded, is_quantised, statistics
 from .symbolic import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
@@ -139,7 +139,7 @@ class FollowedRules(TransformersRules):
             weight = keys.pop("weight")
             leaves = {f"{name.removesuffix('weight')}{pattern}": self._stored(key) for pattern, key in keys.items()}
             self.statistics.update(leaves)
-            self.regions[name] = bits_only(self._stored(weight))
+            self.regions[name] = bits_only(self._stored(weight))  # type: ignore[assignment]
             return Converted({name: self._sources.tensors[weight].shape})
         nbytes = sum(self._sources.tensors[key].nbytes for key in keys.values())
         self.groups[name] = Group(
@@ -150,23 +150,19 @@ class FollowedRules(TransformersRules):
         )
         return Converted({name: None})
 
-    def quantised_while_loading(self) -> dict[str, str]:
+    def made_while_loading(self) -> dict[str, str]:
         """Tensors whose values were computed while loading, so that no stored tensor holds them, with the reason."""
-        quantizer = self._quantizer
-        if quantizer is None or quantizer.pre_quantized:
+        names = set(self.quantised())
+        if not names:
             return {}
-        method = getattr(quantizer.quantization_config, "quant_method", "the quantiser")
+        names |= {name for aliases, _ in statistics(walk(self._model)) for name in aliases}
+        method = getattr(self._quantizer.quantization_config, "quant_method", "the quantiser")
         reason = f"{getattr(method, 'value', method)} quantised it while loading: no stored tensor holds these values"
-        walked = walk(self._model)
-        names = [name for item in walked.tensors for name in item.names if self._is_quantised_now(name, item.tensor)]
-        names += [name for names, _ in statistics(walked) for name in names]
         return dict.fromkeys(names, reason)
 
-    def _is_quantised_now(self, name: str, tensor: Any) -> bool:
-        try:
-            return is_quantised(tensor) or bool(self._quantizer.param_needs_quantization(self._model, name))
-        except AttributeError:  # a name without the segments of wrappers
-            return False
+    def repacked(self) -> dict[str, str]:
+        """Tensors that may be in the order of a kernel, with the reason."""
+        return repacked(walk(self._model))
 
     def _live_parameter(self, name: str) -> Any:
         return next((item.tensor for item in walk(self._model).tensors if name in item.names), None)
@@ -226,7 +222,7 @@ def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forwa
     refused = dict(rules.refused) if isinstance(rules, FollowedRules) else {}
     regions: dict[str, SymbolicTensor] = dict(rules.statistics) if isinstance(rules, FollowedRules) else {}
     if isinstance(rules, FollowedRules):
-        refused |= rules.quantised_while_loading()
+        refused |= rules.made_while_loading() | rules.repacked()
     for tensor in plan.tensors:
         if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
             continue

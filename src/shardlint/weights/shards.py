@@ -18,7 +18,7 @@ from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
 from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
 from ..collect.walk import WalkedTensor, walk
 from .memory import Unreadable
-from .statistics import bits_only, is_quantised, statistics
+from .packed import bits_only, is_quantised, statistics
 from .symbolic import SymbolicTensor
 
 

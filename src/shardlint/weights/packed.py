@@ -1,7 +1,8 @@
 """
-What bitsandbytes keeps beside a quantised weight: scales and maps that `state_dict()` stores and no module registers.
+Weights that a quantisation library keeps packed, and what it keeps beside them.
 
-The tensors are those that the library itself would save, under the names that it gives them.
+bitsandbytes has scales and maps that `state_dict()` stores and no module registers: here they are the tensors that the
+library itself would save, under the names that it gives them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any
 
 import torch
 
-from ..collect.walk import Walk, WalkedTensor, registry
+from ..collect.walk import Walk, WalkedModule, WalkedTensor, joined, registry
 from .bits import INTEGERS
 from .memory import Unreadable
 
-QUANTISED = ("Params4bit", "Int8Params")
+_KERNEL_LIBRARIES = ("gptqmodel", "auto_gptq", "awq", "autoawq")
+_CODES = ("qweight", "qzeros", "scales", "g_idx")
 
 
 def is_quantised(tensor: Any) -> bool:
@@ -24,6 +26,28 @@ def is_quantised(tensor: Any) -> bool:
     if kind == "Params4bit":
         return getattr(tensor, "quant_state", None) is not None
     return kind == "Int8Params" and not getattr(tensor, "has_fp16_weights", False)
+
+
+def repacked(walk: Walk) -> dict[str, str]:
+    """
+    Names of codes that a module of GPTQ or AWQ may hold in its kernel's own order, with the reason.
+
+    Modules named for torch compute with the codes as they are stored.
+    """
+    found: dict[str, str] = {}
+    for item in walk.modules:
+        kind = type(item.module)
+        library = kind.__module__.partition(".")[0]
+        if library in _KERNEL_LIBRARIES and "torch" not in kind.__name__.lower() and "qweight" in _own_names(item):
+            reason = (
+                f"{kind.__name__} of {library} may hold it in its kernel's own order; load it with the torch backend"
+            )
+            found |= {joined(name, code): reason for name in item.names for code in _CODES}
+    return found
+
+
+def _own_names(item: WalkedModule) -> set[str]:
+    return {*registry(item.module, "_parameters"), *registry(item.module, "_buffers")}
 
 
 def bits_only(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,6 +97,6 @@ def decoded(stored: dict[str, torch.Tensor]) -> torch.Tensor:
     weight = stored.pop("weight")
     if "SCB" in stored:
         values: torch.Tensor = int8_vectorwise_dequant(weight, stored["SCB"])
-        return values
-    values = dequantize_4bit(weight, QuantState.from_dict(stored, device=weight.device))
+    else:
+        values = dequantize_4bit(weight, QuantState.from_dict(stored, device=weight.device))
     return values
