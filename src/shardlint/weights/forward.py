@@ -119,6 +119,9 @@ class FollowedRules(TransformersRules):
         if deserialising:
             return self._deserialised(name, deserialising, parts)
         wanted = getattr(torch, dtype)
+        if any(pattern.endswith("_packed") for pattern, _ in parts):  # following each code would make a box of each
+            reason = f"{self.operations(recipe)[0]} decodes packed codes, which takes their values"
+            return self._group(name, recipe, parts, wanted, reason)
         try:
             found = self._run(name, recipe, [(p, e.key, self._leaf(e.key, recipe, wanted)) for p, e in parts])
         except Untrackable as error:
