@@ -14,8 +14,14 @@ from safetensors.torch import load_file, save_file
 
 import shardlint
 from plan.shrink import quiet
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.collect.checkpoint import collect_checkpoint
+from shardlint.collect.model import model_facts
+from shardlint.collect.walk import walk
+from shardlint.weights import Kind, Status, Verdict, faults, groups, part, verify
 from shardlint.weights.bits import bits_of
+from shardlint.weights.engine import Options
+from shardlint.weights.forward import forward
+from shardlint.weights.shards import Shard
 from weights.models import loaded, mixtral_config, saved, tiny_llama
 
 pytest.importorskip("compressed_tensors")
@@ -91,7 +97,7 @@ def compress(folder: Path, preset: str) -> None:
             parts["input_scale"] = torch.tensor([0.5], dtype=value.dtype)
         if preset == "NVFP4":
             parts["input_global_scale"] = torch.tensor([0.5])
-        found |= {f"{key.removesuffix('weight')}{name}": part.contiguous() for name, part in parts.items()}
+        found |= {f"{key.removesuffix('weight')}{name}": value.contiguous() for name, value in parts.items()}
     save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {
@@ -200,3 +206,84 @@ def test_experts_decoded_while_loading(preset, tmp_path):
     bits_of(model.get_parameter(name))[2, 40, 5] ^= 1
     (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (name, 1, (2, 40, 5))
+
+
+@pytest.mark.parametrize("preset", ["W4A16", "FP8_DYNAMIC"])
+def test_experts_are_decoded_some_at_a_time(preset, tmp_path, monkeypatch):
+    from transformers import MixtralForCausalLM
+
+    config = mixtral_config(hidden_size=64, intermediate_size=32, num_local_experts=5)
+    folder = saved(tmp_path, config, MixtralForCausalLM, dtype=torch.bfloat16)
+    compress(folder, preset)
+    model = decoded(folder, MixtralForCausalLM)
+    monkeypatch.setattr(part, "PORTION_BYTES", 300_000)  # of 16 KiB of codes and 96 KiB on the way for each expert
+    seen = portions_seen(monkeypatch)
+    result = verify(model, folder)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert everything_checked(result)
+    if seen:
+        assert set(seen) >= {(0, 2), (2, 4), (4, 5)}
+    name = "model.layers.1.mlp.experts.gate_up_proj"
+    bits_of(model.get_parameter(name))[3, 40, 5] ^= 1
+    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (name, 1, (3, 40, 5))
+
+
+def portions_seen(monkeypatch) -> list[tuple[int, int]]:
+    """All portions of conversions that are evaluated from now on."""
+    found: list[tuple[int, int]] = []
+    whole = groups.Group.portions
+
+    def portions(self, bound):
+        for rows in whole(self, bound):
+            found.append(rows)
+            yield rows
+
+    monkeypatch.setattr(groups.Group, "portions", portions)
+    return found
+
+
+def test_codes_are_decoded_some_rows_at_a_time(stored, monkeypatch):
+    folder, kind, preset = stored
+    model = decoded(folder, kind)
+    monkeypatch.setattr(part, "PORTION_BYTES", 1)
+    seen = portions_seen(monkeypatch)
+    result = verify(model, folder)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert everything_checked(result)
+    if preset.startswith(("W8A8", "FP8")):
+        assert not seen  # followed without values
+    else:
+        assert set(seen) >= {(0, 32), (96, 128), (224, 256)}
+        assert verify(model, folder, max_memory=300_000).verdict is Verdict.PASS
+        assert verify(model, folder, max_memory=10_000).verdict is Verdict.FAIL
+    bits_of(model.get_parameter(f"{LAYER}.weight"))[97, 9] ^= 1
+    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (f"{LAYER}.weight", 1, (97, 9))
+
+
+def test_a_shard_of_a_decoded_weight(tmp_path, monkeypatch):
+    """Rows and columns of several places, as uneven and strided shards have them."""
+    config, kind = tiny_llama()
+    folder = saved(tmp_path, config, kind, dtype=torch.bfloat16)
+    compress(folder, "W4A16_ASYM")
+    model = decoded(folder, kind)
+    weight = model.get_parameter(f"{LAYER}.weight").detach()
+    rows, columns = [(100, 28), (0, 10), (40, 30)], [(64, 64)]
+    local = torch.cat([weight[start : start + size, 64:] for start, size in rows])
+    shard = Shard(
+        names=(f"{LAYER}.weight",),
+        local=local,
+        global_shape=(128, 128),
+        ranges=(tuple(rows), tuple(columns)),
+        logical=(68, 64),
+    )
+    monkeypatch.setattr(part, "PORTION_BYTES", 1)
+    plan = forward(model, model_facts(walk(model)), collect_checkpoint(folder))
+    bits_of(local)[30, 7] ^= 1  # row 2 of the global weight
+    found = part.Worker(plan, Options(threads=1)).run([shard])
+    (live,) = found.live
+    assert (live.expected, live.covered) == (68 * 64, 68 * 64)
+    wrong = [count.tally for count in found.counts if count.tally.load_mismatches]
+    assert sum(count.tally.checked for count in found.counts) == 68 * 64
+    assert [(tally.load_mismatches, tally.first and tally.first.live_index) for tally in wrong] == [(1, (30, 7))]

@@ -7,7 +7,7 @@ cannot be followed without values is evaluated on values when its tensors are sm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,28 +21,13 @@ from ..collect.planning import Converted, LoaderRules, PlanUnknownError
 from ..collect.transformers_rules import TransformersRules, fresh_copy
 from ..collect.walk import walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
+from .groups import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
 from .symbolic import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
-Evaluate = Callable[[Callable[[str], torch.Tensor]], Values]
-
-
-@frozen(kw_only=True)
-class Group:
-    """
-    A conversion that needs values. `evaluate(read)` computes its live tensors; `read` gives a stored tensor by key.
-
-    `keys` are the stored tensors that it reads whole, `nbytes` what those take in memory, `reason` why it could not be
-    followed without values.
-    """
-
-    keys: tuple[str, ...]
-    nbytes: int
-    reason: str
-    evaluate: Evaluate
 
 
 @frozen(kw_only=True)
@@ -105,6 +90,7 @@ class FollowedRules(TransformersRules):
         super().__init__(model, **settings)
         self._cast = cast
         self._sources = sources
+        self._live_tensors: dict[str, Any] = {}
         self.regions: dict[str, SymbolicTensor] = {}
         self.statistics: dict[str, SymbolicTensor] = {}
         self.groups: dict[str, Group] = {}
@@ -117,7 +103,7 @@ class FollowedRules(TransformersRules):
             return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
         deserialising = next((item for item in self.operations(recipe) if item.endswith("Deserialize")), "")
         if deserialising:
-            return self._deserialised(name, deserialising, parts)
+            return self._deserialised(name, recipe, parts)
         wanted = getattr(torch, dtype)
         if any(pattern.endswith("_packed") for pattern, _ in parts):  # following each code would make a box of each
             reason = f"{self.operations(recipe)[0]} decodes packed codes, which takes their values"
@@ -131,10 +117,11 @@ class FollowedRules(TransformersRules):
         self.regions.update(found)
         return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
 
-    def _deserialised(self, name: str, operation: str, parts: Sequence[tuple[str, EntryFacts]]) -> Converted:
+    def _deserialised(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]]) -> Converted:
         """Packed weights that stay packed: as stored, when the library keeps them so; decoded since then: a group."""
         if len(parts) == 1:  # a weight of the ordinary kind, that passes through
             return self._as_stored(name, parts[0][1].key)
+        operation = self.operations(recipe)[0]
         if not operation.startswith("Bnb"):
             return self._refuse(name, f"{operation} rewrites the model, its live layout cannot be compared")
         keys = {pattern: entry.key for pattern, entry in parts}
@@ -144,12 +131,13 @@ class FollowedRules(TransformersRules):
             self.statistics.update(leaves)
             self.regions[name] = bits_only(self._stored(weight))  # type: ignore[assignment]
             return Converted({name: self._sources.tensors[weight].shape})
-        nbytes = sum(self._sources.tensors[key].nbytes for key in keys.values())
+        stored = [Part(pattern, self._sources.tensors[key]) for pattern, key in keys.items()]
+        shape = tuple(getattr(self._live_parameter(name), "shape", ()))
         self.groups[name] = Group(
             keys=tuple(keys.values()),
-            nbytes=nbytes,
+            nbytes=bytes_taken(recipe, stored, shape),
             reason=f"{operation} is followed by decoding",
-            evaluate=lambda read: {name: decoded({pattern: read(key) for pattern, key in keys.items()})},
+            evaluate=lambda read, _: {name: decoded({pattern: read(key, None) for pattern, key in keys.items()})},
         )
         return Converted({name: None})
 
@@ -168,7 +156,9 @@ class FollowedRules(TransformersRules):
         return repacked(walk(self._model))
 
     def _live_parameter(self, name: str) -> Any:
-        return next((item.tensor for item in walk(self._model).tensors if name in item.names), None)
+        if not self._live_tensors:
+            self._live_tensors = {alias: item.tensor for item in walk(self._model).tensors for alias in item.names}
+        return self._live_tensors.get(name)
 
     def _as_stored(self, name: str, key: str) -> Converted:
         self.regions[name] = self._stored(key)
@@ -206,16 +196,24 @@ class FollowedRules(TransformersRules):
         self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], wanted: torch.dtype, reason: str
     ) -> Converted:
         keys = tuple(dict.fromkeys(entry.key for _, entry in parts))
+        shape = tuple(getattr(self._live_parameter(name), "shape", ()))
+        stored = [Part(pattern, self._sources.tensors[entry.key]) for pattern, entry in parts]
+        cut = cutting_of(recipe, stored, shape)
 
-        def evaluate(read: Callable[[str], torch.Tensor]) -> Values:
-            def part(key: str) -> torch.Tensor:
-                value = read(key)
-                return value if self._kept_as_stored(value.dtype, recipe) else value.to(wanted)
+        def evaluate(read: Read, rows: Rows | None) -> Values:
+            found = []
+            for part, wanted_rows in cut.parts(rows):
+                value = read(part.source.key, wanted_rows)
+                if isinstance(cut, RowByRow):
+                    value = resized(part, value, rows)
+                kept = self._kept_as_stored(value.dtype, recipe)
+                found.append((part.pattern, part.source.key, value if kept else value.to(wanted)))
+            return self._run(name, recipe, found)
 
-            return self._run(name, recipe, [(pattern, entry.key, part(entry.key)) for pattern, entry in parts])
-
-        nbytes = sum(self._sources.tensors[key].nbytes for key in keys)
-        self.groups[name] = Group(keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate)
+        nbytes = bytes_taken(recipe, stored, shape)
+        self.groups[name] = Group(
+            keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate, rows=cut.rows, step=cut.step
+        )
         return Converted({name: None})
 
 
