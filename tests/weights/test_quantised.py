@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import Kind, Status, Verdict, faults, groups, verify
 from shardlint.weights.bits import bits_of
 from weights.models import loaded, mixtral_config, saved
 
@@ -146,3 +146,23 @@ def test_packed_weights_that_are_kept_are_compared_as_stored(tmp_path):
     layer.qweight[7, 3] ^= 1 << 12
     (fault,) = faults(verify(model, tmp_path))
     assert (fault.subject, fault.what) == ("proj.qweight", "mismatch")
+
+
+def test_stacked_experts_are_decoded_one_at_a_time(mxfp4, monkeypatch):
+    folder, kind = mxfp4
+    model = loaded(folder, kind)
+    experts = model.model.layers[1].mlp.experts
+    if experts.down_proj.dtype != torch.bfloat16:
+        pytest.skip("this host keeps mxfp4 weights as they are")
+    seen = []
+    portions = groups.Group.portions
+    monkeypatch.setattr(
+        groups.Group, "portions", lambda self, bound: seen.append(list(portions(self, bound))) or seen[-1]
+    )
+    result = verify(model, folder, max_memory=300_000)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert [(0, 1), (1, 2), (2, 3), (3, 4)] in seen
+    assert all(row.checked == row.expected for row in result.rows)
+    bits_of(experts.gate_up_proj)[2, 3, 4] ^= 1
+    (row,) = (row for row in verify(model, folder, max_memory=300_000).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.first and row.first.live_index) == ("model.layers.1.mlp.experts.gate_up_proj", (2, 3, 4))
