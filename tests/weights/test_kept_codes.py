@@ -1,13 +1,20 @@
-"""GPTQ and AWQ, whose libraries cannot run here: codes that are kept are compared, all else is refused by name."""
+"""
+Packed weights without the library that packed them: GPTQ, AWQ, and stand-ins for bitsandbytes.
+
+Codes that are kept are compared, all else is refused by name.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
 import torch
+from attrs import frozen
 from safetensors.torch import load_file, save_file
 
+import shardlint
 from shardlint.weights import Kind, Status, Verdict, faults, verify
 from shardlint.weights.bits import bits_of
 from weights.models import loaded, saved, tiny_llama
@@ -114,3 +121,101 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     result = verify(kind(config), folder)
     assert result.verdict is Verdict.INCOMPLETE
     assert "pip install -U bitsandbytes" in result.incomplete
+
+
+class Params4bit(torch.nn.Parameter):
+    """A stand-in for the class of bitsandbytes, known by its name."""
+
+
+@frozen
+class State:
+    absmax: torch.Tensor
+
+    def as_dict(self, packed: bool) -> dict[str, torch.Tensor]:
+        assert packed
+        return {"absmax": self.absmax, "quant_state.bitsandbytes__nf4": torch.tensor([123, 125], dtype=torch.uint8)}
+
+
+def quantizer(*, pre_quantized: bool):
+    """A quantiser like that of bitsandbytes, which needs no library to be made."""
+    from transformers.integrations.bitsandbytes import Bnb4bitDeserialize
+    from transformers.quantizers.base import HfQuantizer
+
+    class Quantizer(HfQuantizer):
+        serialized_names = {"weight": ["weight", "weight.absmax", "weight.quant_state.bitsandbytes__nf4"]}
+        is_trainable = False
+
+        def is_serializable(self) -> bool:
+            return True
+
+        def get_load_operations(self):
+            return {"deserialize": Bnb4bitDeserialize}
+
+        def param_needs_quantization(self, model, param_name, **_) -> bool:
+            return isinstance(model.get_parameter(param_name), Params4bit)
+
+    @frozen
+    class Settings:
+        quant_method: str = "bitsandbytes"
+
+    return Quantizer(Settings(), pre_quantized=pre_quantized)
+
+
+@pytest.fixture
+def four_bits(tmp_path):
+    """A model with one weight of 4 bits under a floating-point dtype, one pattern of which reads as NaN."""
+    config, kind = tiny_llama()
+    saved(tmp_path, config, kind, dtype=torch.bfloat16)
+    model = loaded(tmp_path, kind)
+    codes = torch.randint(-(2**15), 2**15, (128 * 128 // 4, 1), dtype=torch.int16)
+    codes[7] = 0x7FC0
+    weight = Params4bit(codes.view(torch.bfloat16), requires_grad=False)
+    weight.quant_state = State(torch.rand(256))
+    model.model.layers[1].self_attn.q_proj.weight = weight
+    return tmp_path, model
+
+
+def test_statistics_beside_a_weight_are_compared(four_bits):
+    folder, model = four_bits
+    weight = model.get_parameter(f"{LAYER}.weight")
+    beside = {f"{LAYER}.weight.{name}": value for name, value in weight.quant_state.as_dict(packed=True).items()}
+    tensors = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    save_file(tensors | copy.deepcopy(beside), folder / "model.safetensors", metadata={"format": "pt"})
+    model.hf_quantizer = quantizer(pre_quantized=True)
+    result = verify(model, folder)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert set(beside) < {row.name for row in result.of_kind(Kind.LIVE)}
+    assert all(row.checked == row.expected for row in result.rows)
+    for tensor, index, name in ((weight.data, (7, 0), "weight"), (weight.quant_state.absmax, (3,), "weight.absmax")):
+        bits_of(tensor)[index] ^= 1
+        (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+        assert (row.name, row.load_mismatches) == (f"{LAYER}.{name}", 1)
+        assert row.first
+        assert (row.first.live_index, row.first.checkpoint_index) == (index, index)
+        bits_of(tensor)[index] ^= 1
+
+
+def test_values_made_while_loading_are_refused_by_name(four_bits):
+    folder, model = four_bits
+    model.hf_quantizer = quantizer(pre_quantized=False)
+    result = verify(model, folder)
+    assert result.verdict is Verdict.FAIL
+    refused = {row.name: row.reason for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE}
+    statistics = ("absmax", "quant_state.bitsandbytes__nf4")
+    assert set(refused) == {f"{LAYER}.weight", *(f"{LAYER}.weight.{name}" for name in statistics)}
+    assert all("bitsandbytes quantised it while loading" in reason for reason in refused.values())
+    codes = {item.code for item in shardlint.lint(model, checkpoint=folder, config=False).findings}
+    assert not codes & {"D210", "D504", "D513"}
+
+
+def test_codes_rearranged_for_a_processor_are_refused(four_bits):
+    folder, model = four_bits
+
+    @frozen
+    class Rearranged(State):
+        packing_format_for_cpu: bool = True
+
+    model.get_parameter(f"{LAYER}.weight").quant_state = Rearranged(torch.rand(256))
+    result = verify(model, folder)
+    assert result.verdict is Verdict.FAIL
+    assert "rearranged it for this processor" in result.errors[0][1]
