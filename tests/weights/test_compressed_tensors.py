@@ -216,7 +216,7 @@ def test_experts_are_decoded_some_at_a_time(preset, tmp_path, monkeypatch):
     folder = saved(tmp_path, config, MixtralForCausalLM, dtype=torch.bfloat16)
     compress(folder, preset)
     model = decoded(folder, MixtralForCausalLM)
-    monkeypatch.setattr(part, "PORTION_BYTES", 300_000)  # of 16 KiB of codes and 96 KiB on the way for each expert
+    monkeypatch.setattr(part, "PORTION_BYTES", 300_000)  # of 2 KiB of codes and 128 KiB on the way for each expert
     seen = portions_seen(monkeypatch)
     result = verify(model, folder)
     assert result.verdict is Verdict.PASS, faults(result)
