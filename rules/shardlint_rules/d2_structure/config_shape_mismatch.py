@@ -71,7 +71,7 @@ class ConfigShapeMismatch(Rule):
 
     def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
         found = [item for item in model.parameters if any(_EMBEDDINGS.search(name) for name in item.aliases)]
-        found = [item for item in found if len(item.shape) == 2]
+        found = [item for item in found if len(item.shape) == 2 and not _is_packed(item)]
         if len({item.shape for item in found}) != 1:
             return
         tensor = found[0]
@@ -165,7 +165,13 @@ def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
     found = [item for item in model.parameters if item.fqn.endswith(f".self_attn.{last}.weight")]
     attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
-    return found[0] if len({item.shape for item in found}) == 1 and len(found) == attentions else None
+    alike = len({item.shape for item in found}) == 1 and len(found) == attentions
+    return found[0] if alike and not _is_packed(found[0]) else None
+
+
+def _is_packed(tensor: TensorFacts) -> bool:
+    """Whether the shape is that of the codes of a quantised weight."""
+    return "float" not in tensor.dtype or tensor.shape[-1] == 1
 
 
 def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:

@@ -30,7 +30,8 @@ class NeverWritten(Rule):
     After `shardlint.watch_writes(model)` it is known exactly which tensors, and how many elements of others, nobody
     wrote: each is an error. Without the watch, matrices that are one constant everywhere, or that hold absurdly large
     numbers, are reported as what they look like: a warning when a loader reported that it filled them, else a remark.
-    Vectors, biases, adapter tensors that are zero and the globs of the option `by-design` are left out of that.
+    Vectors, biases, whole numbers (packed weights), adapter tensors that are zero and the globs of the option
+    `by-design` are left out of that.
 
     ## Why it is unsafe
     Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
@@ -71,7 +72,8 @@ class NeverWritten(Rule):
         declared = any(glob_matches(glob, name) for glob in globs for name in tensor.aliases)
         if tensor.fqn.rpartition(".")[2].endswith("bias"):  # the biases of stacked experts are a matrix
             return False
-        return tensor.is_parameter and len(tensor.shape) > 1 and min(tensor.shape) > 1 and not declared
+        matrix = len(tensor.shape) > 1 and min(tensor.shape) > 1 and "float" in tensor.dtype
+        return tensor.is_parameter and matrix and not declared
 
     def unwritten(self, seen: TensorValues, ranks: tuple[int, ...]) -> Finding:
         whole = seen.unwritten == seen.elements

@@ -204,15 +204,29 @@ def quantization_settings(config: FrozenDict | None) -> Mapping[str, Any] | None
     return None
 
 
-def make_quantizer(settings: Mapping[str, Any], *, dequantize: bool = False) -> Any:
+def make_quantizer(settings: Mapping[str, Any]) -> Any:
     """Return Transformers' quantiser for stored `settings`. Raises what Transformers raises."""
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    quantizer = AutoHfQuantizer.from_config(thaw(settings), pre_quantized=True)
-    if dequantize:
-        if not hasattr(quantizer.quantization_config, "dequantize"):
-            raise PlanUnknownError(f"the live model is not quantised, and {_method(settings)} cannot be dequantised")
+    return AutoHfQuantizer.from_config(thaw(settings), pre_quantized=True)
+
+
+def dequantizer(settings: Mapping[str, Any]) -> Any:
+    """
+    Return the quantiser of weights that were decoded while they were loaded, or since.
+
+    Raises `PlanUnknownError` for a scheme that nothing decodes, and what Transformers raises, which names the library
+    that is missing.
+    """
+    quantizer = make_quantizer(settings)
+    if hasattr(quantizer.quantization_config, "dequantize"):
         quantizer.quantization_config.dequantize = True
+    elif _method(settings) != "bitsandbytes":
+        raise PlanUnknownError(
+            f"the checkpoint is stored as {_method(settings)}, the live model holds no packed weights, and "
+            f"Transformers cannot decode {_method(settings)}"
+        )
+    quantizer.validate_environment(device_map=None, weights_only=True)
     return quantizer
 
 

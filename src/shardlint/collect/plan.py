@@ -125,15 +125,22 @@ def is_pretrained(model: Any) -> bool:
     )
 
 
+def _holds_codes(model: Any) -> bool:
+    """Whether the model has GPTQ's or AWQ's codes, which are loaded by their plain names, whoever loads them."""
+    return any(
+        name.endswith(".qweight") for tensors in (model.named_buffers, model.named_parameters) for name, _ in tensors()
+    )
+
+
 def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import make_quantizer, quantization_settings
+    from .meta_model import dequantizer, quantization_settings
     from .transformers_rules import guarded
 
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None:
         return quantizer
     settings = quantization_settings(checkpoint.config)
-    if settings is None:
+    if settings is None or _holds_codes(model):
         return None
-    return guarded("planning a dequantising load", lambda: make_quantizer(settings, dequantize=True))
+    return guarded("planning a dequantising load", lambda: dequantizer(settings))

@@ -59,6 +59,13 @@ def make_plan(
         return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
 
 
+def loaded_shape(entry: EntryFacts) -> tuple[int, ...]:
+    """The shape that a stored tensor has in torch, in elements: F4 is read as pairs along the last dimension."""
+    if entry.dtype != "F4" or not entry.shape or entry.shape[-1] % 2:
+        return entry.shape
+    return (*entry.shape[:-1], entry.shape[-1] // 2)
+
+
 class _Singles(dict[str, tuple[str]]):
     """Tuples of one string, one object for each string."""
 
@@ -76,6 +83,7 @@ class _Planner:
         self.tensors: dict[str, TensorPlan] = {}
         self.leftovers: list[LeftoverKey] = []
         self.mixed: dict[str, list[str]] = {}
+        self.quantised = rules.quantised()
 
     def plan(self) -> PlanFacts:
         stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
@@ -161,7 +169,9 @@ class _Planner:
                 files=files[entry.file],
                 stored_dtypes=dtypes[entry.dtype],
             )
-            if (entry := found[name]).shape == tensor.shape and entry.dtype not in INTEGERS
+            if loaded_shape(entry := found[name]) == tensor.shape
+            and entry.dtype not in INTEGERS
+            and name not in self.quantised
             else self._plain(name, tensor, entry)
             for name, tensor in live.items()
         ]
@@ -198,17 +208,30 @@ class _Planner:
         )
 
     def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
+        if name in self.quantised:
+            return TensorPlan(
+                name=name,
+                status="loaded",
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                sources=(entry.key,),
+                files=(entry.file,),
+                operations=("Quantize",),
+                stored_dtypes=(entry.dtype,),
+                reason="the shape was not followed through the operations",
+            )
         if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
             self._remark("integer-cast", name, (entry.key,), detail)
+        shape = loaded_shape(entry)
         return TensorPlan(
             name=name,
-            status="loaded" if entry.shape == tensor.shape else "mismatched",
+            status="loaded" if shape == tensor.shape else "mismatched",
             shape=tensor.shape,
             dtype=tensor.dtype,
             sources=(entry.key,),
             files=(entry.file,),
             stored_dtypes=(entry.dtype,),
-            converted_shape=None if entry.shape == tensor.shape else entry.shape,
+            converted_shape=None if shape == tensor.shape else shape,
         )
 
     def _load_converted(self, name: str, group: _Group) -> None:

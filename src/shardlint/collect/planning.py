@@ -80,6 +80,9 @@ class LoaderRules(Protocol):
     def ties(self) -> Mapping[str, str]:
         """Return the declared ties, live name to live name."""
 
+    def quantised(self) -> frozenset[str]:
+        """Return the live names of tensors that were quantised while loading: new values, of other dtype and shape."""
+
     def ignored(self) -> Ignored:
         """Return the ignore lists."""
 

@@ -19,6 +19,8 @@ from .recorded import pristine, recorded_list, signature
 
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
 _FLOATS = ("F", "BF")
+# What only quantised activations and caches need: a model whose weights were decoded has no place for it.
+_ACTIVATION_SCALES = r"\.(input|output|activation|k|v|q)_(scale|zero_point|global_scale)$"
 
 
 def version() -> str:
@@ -211,6 +213,14 @@ class TransformersRules:
         declared = self._model.get_expanded_tied_weights_keys(all_submodels=True)
         return {**declared, **(getattr(self._model, "all_tied_weights_keys", None) or {})}
 
+    def quantised(self) -> frozenset[str]:
+        if self._quantizer is None or self._quantizer.pre_quantized:
+            return frozenset()
+        asked = self._quantizer.param_needs_quantization
+        names = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
+        found = guarded("asking what is quantised", lambda: [name for name in names if asked(self._model, name)])
+        return frozenset(_without_wrappers(name) for name in found)
+
     def ignored(self) -> Ignored:
         return Ignored(*guarded("reading the ignore lists", self._ignore_lists))
 
@@ -221,6 +231,8 @@ class TransformersRules:
             unexpected.add(r"rotary_emb\.inv_freq")
         if any(name.endswith("position_ids") for name in buffers):
             unexpected.add(r"(^|\.)position_ids$")
+        if getattr(getattr(self._quantizer, "quantization_config", None), "dequantize", False):
+            unexpected.add(_ACTIVATION_SCALES)
         missing = tuple(sorted(set(self._model._keys_to_ignore_on_load_missing or ())))
         for pattern in (*missing, *unexpected):
             re.compile(pattern)

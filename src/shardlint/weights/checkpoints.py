@@ -144,7 +144,7 @@ def _stored(path: Path) -> _Stored:
             others=folder.others,
         )
     facts = collect_checkpoint(path)
-    found = sources_of(facts)
+    found = sources_of(facts, opaque=True)
     regions = {key: SymbolicTensor.leaf(key, item.shape, item.dtype) for key, item in found.tensors.items()}
     return _Stored(path=path, regions=regions, sources=found.tensors, refused=found.refused, facts=facts)
 
@@ -225,7 +225,14 @@ def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Comp
 
 
 def _comparable(one: Side, two: Side, name: str) -> bool:
-    return tuple(one.regions[name].shape) == tuple(two.regions[name].shape)
+    return tuple(one.regions[name].shape) == tuple(two.regions[name].shape) and _formats(one, name) == _formats(
+        two, name
+    )
+
+
+def _formats(side: Side, name: str) -> set[str]:
+    """The dtypes of a tensor that torch does not have."""
+    return {side.sources[key].opaque for key in side.regions[name].sources()}
 
 
 def _compare_slab(one: Side, two: Side, slab: Slab, reader: Reader, other: Reader) -> tuple[Counts, int]:
@@ -304,6 +311,8 @@ def _why_not(one: Side, two: Side, name: str, tally: Tally, expected: int) -> st
         return f"in {two.path}: {two.refused[name]}"
     if name not in two.regions:
         return f"{two.path} has no tensor of this name"
+    if _formats(one, name) != _formats(two, name):
+        return f"{two.path} has another dtype: {', '.join(sorted(_formats(two, name))) or 'one that torch has'}"
     if not _comparable(one, two, name):
         return f"{two.path} has the shape {list(two.regions[name].shape)}"
     return f"{tally.checked} of {expected} elements were compared"

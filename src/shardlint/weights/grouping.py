@@ -119,6 +119,10 @@ def _count(rows: Sequence[Row]) -> str:
     return f" in {len(rows)} tensors" if len(rows) > 1 else ""
 
 
+def _tensors(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} tensors" if len(rows) > 1 else "the tensor"
+
+
 def _mismatch(rows: Sequence[Row]) -> str:
     wrong, total = sum(row.load_mismatches for row in rows), sum(row.expected for row in rows)
     first = next(row for row in rows if row.first)
@@ -131,11 +135,14 @@ def _nonfinite(rows: Sequence[Row]) -> str:
 
 def _uncompared(rows: Sequence[Row]) -> str:
     total = sum(row.expected - row.checked for row in rows)
-    return f"{total} elements{_count(rows)} could not be compared with the checkpoint: {rows[0].reason}"
+    what = f"{total} elements{_count(rows)}" if total else _tensors(rows)
+    return f"{what} could not be compared with the checkpoint: {rows[0].reason}"
 
 
 def _unread(rows: Sequence[Row]) -> str:
     total = sum(row.expected - row.checked for row in rows)
+    if not total:  # nothing that could be counted
+        return f"{_tensors(rows)} of the checkpoint could not be compared: {rows[0].reason}"
     return f"{total} stored elements{_count(rows)} have no counterpart in the model: {rows[0].reason}"
 
 
