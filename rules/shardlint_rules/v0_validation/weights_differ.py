@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
-from shardlint.weights import Result, compare_checkpoints, faults, verify
+from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
+from shardlint.weights import RANK_SECONDS, Result, compare_checkpoints, faults, verify
 
 _KINDS = {"unread": SubjectKind.KEY, "rank": SubjectKind.RANK}
 
@@ -17,12 +18,12 @@ class WeightOptions:
     """
     `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full`. `threads` None: all cores.
 
-    `rank_timeout` is how many seconds a rank may be silent.
+    `rank_timeout` is how many seconds a rank may be silent; None: as long as ranks wait for each other elsewhere.
     """
 
-    replicas: str = "digest"
+    replicas: Literal["digest", "full"] = "digest"
     threads: int | None = None
-    rank_timeout: float = 60.0
+    rank_timeout: float | None = None
 
 
 class WeightsDiffer(HeavyRule):
@@ -70,7 +71,7 @@ class WeightsDiffer(HeavyRule):
                 key=fault.what,
             )
         if result.incomplete:
-            raise NotEvaluated(result.incomplete)
+            raise Unfinished(result.incomplete)
 
     def _of_checkpoint(self, live: LiveTarget) -> Result:
         assert live.checkpoint is not None
@@ -79,10 +80,11 @@ class WeightsDiffer(HeavyRule):
             live.checkpoint,
             live.reference,
             threads=self.options.threads,
-            rank_timeout=self.options.rank_timeout,
+            rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
             max_memory=live.max_memory,
             progress=live.progress,
+            stop=live.stop,
             reports=live.reports,
         )
 
@@ -98,11 +100,12 @@ class WeightsDiffer(HeavyRule):
             contract=facts.contract,
             renames=live.renames,
             external=live.external,
-            replicas=self.options.replicas,
+            replicas=live.replicas or self.options.replicas,
             threads=self.options.threads,
-            rank_timeout=self.options.rank_timeout,
+            rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
             max_memory=live.max_memory,
             progress=live.progress,
+            stop=live.stop,
             reports=live.reports,
         )

@@ -28,7 +28,7 @@ _SLICE = 1.0
 class Store(Protocol):
     """The part of `torch.distributed.Store` that is used."""
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         """Put a value."""
 
     def get(self, key: str) -> bytes:
@@ -127,13 +127,31 @@ def place_in_job(timeout: float) -> Place | None:
     Without a process group but under torchrun, the rendezvous of the environment is joined, which makes no group.
     Raises `RanksError` when there is a job whose store cannot be had.
     """
+    distributed = _running_group()
+    return _place_of_environment(timeout) if distributed is None else _place_in_group(distributed)
+
+
+def joined_place() -> Place | None:
+    """
+    The place in the running process group, else in the job that `place_in_job` has joined; None when alone.
+
+    Unlike `place_in_job` it never waits for a rendezvous. Raises `RanksError` as that does.
+    """
+    distributed = _running_group()
+    return _places.get(0) if distributed is None else _place_in_group(distributed)
+
+
+def _running_group() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        world = int(distributed.get_world_size())
-        if world < 2 or distributed.get_backend() == "fake":
-            return None
-        return _known_place(_group_store(distributed), int(distributed.get_rank()), world)
-    return _place_of_environment(timeout)
+    running = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if running else None
+
+
+def _place_in_group(distributed: Any) -> Place | None:
+    world = int(distributed.get_world_size())
+    if world < 2 or distributed.get_backend() == "fake":
+        return None
+    return _known_place(_group_store(distributed), int(distributed.get_rank()), world)
 
 
 def _group_store(distributed: Any) -> Store:

@@ -32,7 +32,7 @@ from .memory import LiveTensor
 from .merge import checkpoint_row, count_row, tallies, why_incomplete
 from .part import CountPart, RankPart, pieces_of
 from .reader import Reader
-from .reports import write_summary
+from .reports import begun, failed_result, reported
 from .result import Kind, Result, Row, Status, sorted_rows
 from .sources import Files, Source, sources_of
 from .symbolic import SymbolicTensor
@@ -68,18 +68,10 @@ def compare_checkpoints(
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
         with Exchange(limit=rank_timeout, name="checkpoints") as exchange:
-            result = _run(path, reference, options, exchange)
-            return result if reports is None or exchange.rank else _written(result, reports)
+            begun(reports, exchange, str(reference))
+            return reported(_run(path, reference, evolve(options, pulse=exchange.step), exchange), reports, exchange)
     except RankError as error:
-        return Result(rows=(), errors=((error.rank, str(error)),), checkpoint=str(reference))
-
-
-def _written(result: Result, reports: Path) -> Result:
-    try:
-        write_summary(result, reports)
-    except OSError as error:
-        return evolve(result, notes=(*result.notes, f"the report could not be written: {error}"))
-    return result
+        return failed_result(error, str(reference), reports)
 
 
 def _run(path: Path, reference: Path, options: Options, exchange: Exchange) -> Result:
@@ -207,16 +199,18 @@ def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Comp
     shared = [name for name in shared if live_volume(one.regions[name].blocks) == one.regions[name].numel()]
     stop = threading.Event()
     local = threading.local()
-    todo = (slab for name in shared for slab in slabs(name, tuple(one.regions[name].shape), one.regions[name].itemsize))
-    mine = (slab for number, slab in enumerate(todo) if number % exchange.world_size == exchange.rank)
+    regions = {name: one.regions[name] for name in shared}
+    pending = (slab for name, item in regions.items() for slab in slabs(name, tuple(item.shape), item.itemsize))
+    mine = (slab for number, slab in enumerate(pending) if number % exchange.world_size == exchange.rank)
     if options.sample < 1.0:
         mine = (slab for slab in mine if chosen(f"{slab.name}:{slab.offsets}", options.sample))
     total = sum(one.regions[name].numel() * one.regions[name].itemsize for name in shared) // exchange.world_size
     with Files() as files:
 
         def work(slab: Slab) -> tuple[Counts, int]:
-            if stop.is_set():
+            if stop.is_set() or options.stopped:
                 return {}, 0
+            options.beat()
             if not hasattr(local, "readers"):
                 local.readers = Reader(one.sources, files, 1), Reader(two.sources, files)
             return _compare_slab(one, two, slab, *local.readers)

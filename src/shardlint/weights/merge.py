@@ -16,6 +16,7 @@ from .result import RANK_FAILED, Kind, Result, Row, Status, WrongLayout, sorted_
 from .sources import Source
 from .tally import Difference, Tally
 
+INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
 
 
@@ -37,7 +38,7 @@ def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
 def why_incomplete(parts: Sequence[RankPart]) -> str:
     """Why the ranks did not look at everything; empty when they did."""
     if any(part.interrupted for part in parts):
-        return "the run was interrupted"
+        return INTERRUPTED
     if any(part.sampled for part in parts):
         return "only a sample of the elements was compared, which proves nothing about the rest"
     return ""

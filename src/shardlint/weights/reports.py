@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -9,14 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from attrs import evolve
 
 from ..names import printable
 from .result import Kind, Result, Row, Status
 
 if TYPE_CHECKING:
+    from .exchange import Exchange, RankError
     from .part import RankPart
 
 FORMAT = 1
+UNENDED = "the run has not ended: it goes on, or it was killed"
 # fmt: off
 COLUMNS = (
     "kind", "name", "status", "shape", "dtype", "checked", "expected", "exact_reference_mismatches",
@@ -38,10 +42,57 @@ def write_rank(part: RankPart, folder: Path) -> Path:
 
 def write_summary(result: Result, folder: Path) -> tuple[Path, Path]:
     """Write `tensors.csv` (worst first) and `summary.json`. Raises `OSError`."""
-    table, summary = folder / "tensors.csv", folder / "summary.json"
+    table = folder / "tensors.csv"
     _write(table, as_csv(result).encode())
-    _write(summary, msgspec.json.format(msgspec.json.encode(summary_of(result)), indent=1) + b"\n")
-    return table, summary
+    return table, _write_summary(result, folder)
+
+
+def _write_summary(result: Result, folder: Path) -> Path:
+    path = folder / "summary.json"
+    _write(path, msgspec.json.format(msgspec.json.encode(summary_of(result)), indent=1) + b"\n")
+    return path
+
+
+def begun(folder: Path | None, exchange: Exchange, checkpoint: str) -> None:
+    """
+    Take away what an earlier run left, and leave a summary that says this one has not ended.
+
+    So that a run that is killed leaves no verdict of another one. What cannot be written is told when it ends.
+    """
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        (folder / f"rank_{exchange.rank:05d}.json").unlink(missing_ok=True)
+        if exchange.rank:
+            return
+        (folder / "tensors.csv").unlink(missing_ok=True)
+        for path in folder.glob("rank_*.json"):
+            number = path.stem.removeprefix("rank_")
+            if number.isdigit() and int(number) >= exchange.world_size:
+                path.unlink()
+        waiting = Result(rows=(), incomplete=UNENDED, checkpoint=checkpoint, world_size=exchange.world_size)
+        _write_summary(waiting, folder)
+
+
+def reported(result: Result, folder: Path | None, exchange: Exchange) -> Result:
+    """Write the summary of a result on rank 0; the result with a note when it could not be written."""
+    if folder is None or exchange.rank:
+        return result
+    try:
+        write_summary(result, folder)
+    except OSError as error:
+        note = f"rank {exchange.rank}: the report could not be written: {error}"
+        return evolve(result, notes=tuple(dict.fromkeys((*result.notes, note))))
+    return result
+
+
+def failed_result(error: RankError, checkpoint: str, folder: Path | None) -> Result:
+    """The result when a rank did not answer. Whoever notices it writes it: the first rank may be the one."""
+    result = Result(rows=(), errors=((error.rank, str(error)),), checkpoint=checkpoint, world_size=error.world_size)
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            write_summary(result, folder)
+    return result
 
 
 def _write(path: Path, data: bytes) -> None:
