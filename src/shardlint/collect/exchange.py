@@ -17,12 +17,19 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from ..names import ranges
 
-_SLICE = 1.0
-"""Seconds of one wait: a store client serves one request at a time, and watchdogs of the job use the same one."""
+_POLL = 0.02
+"""
+Seconds between two looks at a key. A wait of the store's own would hold its client, which serves one request at a time
+and which watchdogs of the job use too, and prints a warning whenever it times out.
+"""
+
+
+_GONE_SECONDS = 3.0
+"""How long a rank is waited for that has been given up before."""
 
 
 class Store(Protocol):
@@ -33,9 +40,6 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return a value that is there."""
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Return when all keys are there; raise when the time is over."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
@@ -62,7 +66,11 @@ class RanksError(Exception):
 
 @define
 class Place:
-    """This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received."""
+    """
+    This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
+
+    `gone` are ranks of which nothing more is expected, and why: they are hardly waited for.
+    """
 
     store: Store
     rank: int
@@ -71,6 +79,7 @@ class Place:
     received: int = 0
     turn: int = 0
     said: int = 0
+    gone: dict[int, str] = field(factory=dict)
 
     def put(self, key: str, text: bytes) -> None:
         """Publish a JSON text."""
@@ -89,8 +98,7 @@ class Place:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            with contextlib.suppress(Exception):  # a store that is gone raises in the next check as well
-                self.store.wait([key], datetime.timedelta(seconds=max(0.01, min(_SLICE, left))))
+            time.sleep(min(_POLL, left))
         return True
 
 
@@ -139,6 +147,13 @@ def joined_place() -> Place | None:
     """
     distributed = _running_group()
     return _places.get(0) if distributed is None else _place_in_group(distributed)
+
+
+def expect_no_more(rank: int, why: str) -> None:
+    """Remember that a rank has died or hangs, so that nothing else of this job waits for it as long again."""
+    for place in _places.values():
+        if rank != place.rank:
+            place.gone[rank] = why
 
 
 def _running_group() -> Any:
@@ -281,8 +296,10 @@ class _Turn:
         heard: dict[int, str] = {}
         causes: dict[int, str] = {}
         for rank in ranks:
-            if not self.place.await_key(self.key(*parts, rank), self.until):
-                causes[rank] = f"did not take part within {self.timeout:g} s (dead, hanging, or it never called)"
+            why = self.place.gone.get(rank)
+            until = self.until if why is None else min(self.until, time.monotonic() + _GONE_SECONDS)
+            if not self.place.await_key(self.key(*parts, rank), until):
+                causes[rank] = why or f"did not take part within {self.timeout:g} s (dead, hanging, or it never called)"
                 continue
             found = _HEAR.decode(self.place.take(self.key(*parts, rank)))
             if found.error is not None:
@@ -318,9 +335,12 @@ class _Turn:
     def next_say(self) -> Say:
         # Rank 0 may have come later than this rank and waits as long, so it gets its own time, and a little more.
         key = self.key("say", self.said)
-        until = time.monotonic() + self.timeout
+        why = self.place.gone.get(0)
+        until = time.monotonic() + (self.timeout if why is None else _GONE_SECONDS)
         try:
             came = self.place.await_key(key, until)
+            if not came and why is not None:
+                raise RanksError({0: why})
             if not came:
                 absent = self.absent()
                 came = 0 not in absent and self.place.await_key(key, time.monotonic() + self.timeout + 5.0)

@@ -67,7 +67,7 @@ def compare_checkpoints(
 ) -> Result:
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
-        with Exchange(limit=rank_timeout, name="checkpoints") as exchange:
+        with Exchange(limit=rank_timeout, name="checkpoints", stop=options.stop) as exchange:
             begun(reports, exchange, str(reference))
             return reported(_run(path, reference, evolve(options, pulse=exchange.step), exchange), reports, exchange)
     except RankError as error:

@@ -12,16 +12,18 @@ import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
 from attrs import define, field
 
-from ..collect.exchange import Place, RanksError, joined_place
+from ..collect.exchange import Place, RanksError, expect_no_more, joined_place
 
 BEAT_SECONDS = 2.0
 WAIT_SECONDS = 0.1
 CHUNK_BYTES = 4 << 20
+ENDING_SECONDS = 10.0
 # A rank that beats without a step forward for so many time limits hangs: one long step is no failure.
 STANDSTILL = 5
 
@@ -66,10 +68,11 @@ class Exchange:
     """
     One conversation of all ranks. A context manager; without a job it talks to itself.
 
-    `limit` is how many seconds a rank may be silent. `sent` counts the bytes that this rank sent.
+    `limit` is how many seconds a rank may be silent; once `stop` says that the run is to end, it is at most
+    `ENDING_SECONDS`, for what ends a job waits no longer. `sent` counts the bytes that this rank sent.
     """
 
-    def __init__(self, *, limit: float = 60.0, name: str = "weights") -> None:
+    def __init__(self, *, limit: float = 60.0, name: str = "weights", stop: Callable[[], bool] | None = None) -> None:
         try:
             place = joined_place()
         except RanksError as error:
@@ -78,7 +81,8 @@ class Exchange:
         self.world_size = 1 if place is None else place.world_size
         self._place = None if place is None else Place(place.store, place.rank, place.world_size)
         self._prefix = f"shardlint/{name}/{next(_CALLS)}"
-        self._limit = limit
+        self._longest = limit
+        self._stop = stop
         self._rounds = itertools.count()
         self._steps = itertools.count(1)
         self._step = 0
@@ -98,9 +102,15 @@ class Exchange:
         if error is None or self._place is None:
             return
         rank = error.rank if isinstance(error, RankError) else self.rank
+        expect_no_more(rank, str(error))
         text = str(error) if isinstance(error, RankError) else f"rank {rank}: {type(error).__name__}: {error}"
         with contextlib.suppress(Exception):  # the store may be what failed, and the error itself must get out
             self._place.put(f"{self._prefix}/failed", msgspec.json.encode((rank, text[:2000])))
+
+    @property
+    def _limit(self) -> float:
+        ending = self._stop is not None and self._stop()
+        return min(self._longest, ENDING_SECONDS) if ending else self._longest
 
     def step(self) -> None:
         """Tell the other ranks, with the next beat, that this one has got on. Cheap, from any thread."""
@@ -201,7 +211,7 @@ class Exchange:
                 checked = time.monotonic()
 
     def _came(self, key: str, *, wait: bool = True) -> bool:
-        """Whether a key is there, within a wait that is short: it holds the store against the beating thread."""
+        """Whether a key is there, if need be after a short wait."""
         assert self._place is not None
         try:
             return self._place.await_key(key, time.monotonic() + WAIT_SECONDS if wait else 0.0)

@@ -65,7 +65,7 @@ def run(request: Request) -> Result:
     What fails on one rank (a file, a shard, a dead rank) is told in `Result.errors`, on every rank, and never hangs.
     """
     try:
-        with Exchange(limit=request.rank_timeout) as exchange:
+        with Exchange(limit=request.rank_timeout, stop=request.options.stop) as exchange:
             begun(request.reports, exchange, str(request.checkpoint))
             options = evolve(request.options, pulse=exchange.step)
             return _Run(evolve(request, options=options), exchange).run()
@@ -76,7 +76,7 @@ def run(request: Request) -> Result:
 def run_replicas(model: Any, options: Options, rank_timeout: float) -> Result:
     """Compare replicas without a checkpoint; every rank gets the result of all."""
     try:
-        with Exchange(limit=rank_timeout, name="replicas") as exchange:
+        with Exchange(limit=rank_timeout, name="replicas", stop=options.stop) as exchange:
             return _replicas_alone(model, evolve(options, pulse=exchange.step), exchange)
     except RankError as error:
         return failed_result(error, "", None)
