@@ -11,8 +11,21 @@ from attrs import evolve
 from safetensors.torch import load_file, save_file
 
 from shardlint.facts import ContractFacts
-from shardlint.weights import ExternalShard, Kind, Result, Row, Status, Verdict, WeightsDifferError, faults, verify
+from shardlint.weights import (
+    ExternalShard,
+    Kind,
+    ReplicaGroup,
+    Result,
+    Row,
+    Status,
+    Verdict,
+    WeightsDifferError,
+    compare_checkpoints,
+    faults,
+    verify,
+)
 from shardlint.weights.bits import bits_of
+from shardlint.weights.reports import as_text
 from weights.models import loaded, mixtral_config, saved
 
 
@@ -170,6 +183,11 @@ def test_nan_is_found_even_where_the_checkpoint_has_it(mixtral, tmp_path):
     assert result.verdict is Verdict.FAIL
     (fault,) = faults(result)
     assert (fault.what, fault.subject) == ("nonfinite", "model.layers.0.self_attn.q_proj.weight")
+    assert fault.message.startswith(
+        "1 element is infinite or not a number; first at model.layers.0.self_attn.q_proj.weight[1, 2]: nan (float32, "
+    )
+    assert fault.evidence["first_checkpoint"] == "model.layers.0.self_attn.q_proj.weight[1, 2]"
+    assert "[1, 2]" in as_text(result)
     assert wrong(result) == {}
 
 
@@ -201,6 +219,7 @@ def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
         ("uncompared", "model.norm.weight"),
         ("unread", "model.layers.9.extra.weight"),
     }
+    assert any(fault.message.endswith("no stored tensor gives it") for fault in faults(result))
     excused = ContractFacts(
         source="test", training_only_targets=("model.norm.*",), inference_only_sources=("*.extra.weight",)
     )
@@ -342,6 +361,63 @@ def test_external_state_and_its_padding(tmp_path):
     result = verify(model, tmp_path, external=HostTable(padded, (10, 4), names=("table.weight", "other")))
     assert "without one ['other']" in result.errors[0][1]
     assert "meta" in verify(model, tmp_path).errors[0][1]
+
+
+def test_a_shard_that_is_not_there_is_named(model, tmp_path):
+    model.save_pretrained(tmp_path, max_shard_size="60KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    gone = shards[1].name
+    shards[1].unlink()
+    result = verify(model, tmp_path)
+    assert result.verdict is Verdict.FAIL
+    told = [fault.message for fault in faults(result) if fault.what == "uncompared"]
+    assert any(message.endswith(f"no stored tensor gives it; {gone} could not be read") for message in told)
+
+
+def test_replicas_of_tensors_without_a_source_are_their_own_fault():
+    row = Row(kind=Kind.LIVE, name="a", status=Status.EXCLUDED)
+    other = Row(kind=Kind.LIVE, name="b", status=Status.MISMATCH, load_mismatches=1, first=None)
+    groups = tuple(ReplicaGroup(name=name, reference=2, ranks=(0, 1)) for name in "ab")
+    result = Result(rows=(row, other), replicas=groups, checkpoint="x", world_size=3)
+    assert result.verdict is Verdict.FAIL
+    (fault,) = (fault for fault in faults(evolve(result, rows=(row,), replicas=groups[:1])))
+    assert (fault.what, fault.subject, fault.ranks) == ("replicas", "a", (2, 0, 1))
+    assert fault.message == "its bits on rank 0..1 are not those on rank 2"
+
+
+def test_a_run_that_is_told_to_stop_does_so_and_says_so(model, mixtral, tmp_path):
+    asked = iter([False, False])
+    result = verify(model, mixtral, stop=lambda: next(asked, True), reports=tmp_path, threads=1)
+    assert (result.verdict, result.incomplete) == (Verdict.INCOMPLETE, "the run was interrupted")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["verdict"], summary["incomplete"]) == ("INCOMPLETE", "the run was interrupted")
+    assert compare_checkpoints(mixtral, mixtral, stop=lambda: True).verdict is Verdict.INCOMPLETE
+
+
+def test_a_run_that_dies_leaves_no_verdict_of_an_earlier_one(model, mixtral, tmp_path, monkeypatch):
+    assert verify(model, mixtral, reports=tmp_path).verdict is Verdict.PASS
+    (tmp_path / "rank_00007.json").write_text("{}")
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    monkeypatch.setattr("shardlint.weights.running.Worker", die)
+    with pytest.raises(Killed):
+        verify(model, mixtral, reports=tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["verdict"] == "INCOMPLETE"
+    assert "has not ended" in summary["incomplete"]
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.json"}
+
+
+def test_limits_that_make_no_sense_are_refused(model, mixtral):
+    with pytest.raises(ValueError, match="rank_timeout: expected seconds above 0, got 0"):
+        verify(model, mixtral, rank_timeout=0)
+    with pytest.raises(ValueError, match="sample: expected a fraction"):
+        compare_checkpoints(mixtral, mixtral, sample=2.0)
 
 
 def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatch):

@@ -38,7 +38,10 @@ def diagnose(evidence: Evidence, tally: Tally, *, detailed: bool) -> None:
     load_count, exact_count = int(np.count_nonzero(differs)), int(np.count_nonzero(exact))
     tally.load_mismatches += load_count
     tally.exact_mismatches += exact_count
-    tally.nonfinite += _nonfinite(evidence)
+    special = _nonfinite(evidence)
+    if special is not None:
+        tally.nonfinite += int(np.count_nonzero(special))
+        tally.special = tally.special or _difference(evidence, int(special.argmax()), cast_only=False)
     if not (load_count or exact_count):
         return
     mask, cast_only = (differs, False) if load_count else (exact, True)
@@ -85,14 +88,15 @@ def _mixed_differences(actual: torch.Tensor, reference: torch.Tensor) -> Bits:
     return np.asarray(((whole.double() != real) | ~there_and_back).numpy())
 
 
-def _nonfinite(evidence: Evidence) -> int:
+def _nonfinite(evidence: Evidence) -> Bits | None:
+    """Where either side is not finite; None when both are everywhere."""
     reference = bits_of(evidence.reference).reshape(-1)
     one = has_nonfinite(evidence.actual, evidence.live.dtype)
     two = has_nonfinite(reference, evidence.reference.dtype)
     if not (one or two):
-        return 0
+        return None
     mask = nonfinite_mask(evidence.actual, evidence.live.dtype) | nonfinite_mask(reference, evidence.reference.dtype)
-    return int(np.count_nonzero(mask))
+    return np.asarray(mask) if mask.any() else None
 
 
 def largest_error(actual: torch.Tensor, reference: torch.Tensor) -> float | None:

@@ -67,7 +67,8 @@ def tallies(sources: Mapping[str, Source], parts: Sequence[RankPart], by: str) -
     for part in parts:
         for count in part.counts:
             first = count.tally.first and _placed(count.tally.first, part.rank, sources)
-            found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first))
+            special = count.tally.special and _placed(count.tally.special, part.rank, sources)
+            found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first, special=special))
     return found
 
 
@@ -102,6 +103,7 @@ def count_row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
         max_load_abs=tally.max_load_abs,
         lower_bounds=bool(tally.counted_tiles),
         first=tally.first,
+        special=tally.special,
     )
 
 

@@ -183,6 +183,9 @@ class Worker:
             return "it is not part of the load plan"
         if plan.status == "mismatched":
             return f"the checkpoint gives the shape {list(plan.converted_shape or ())}"
+        if plan.status == "missing":
+            unread = ", ".join(self.forward.plan.unread[:3])
+            return "no stored tensor gives it" + (f"; {unread} could not be read" if unread else "")
         return f"{plan.status}: {plan.reason}" if plan.reason else plan.status
 
     def _add_live(self, shard: Shard, expected: int, covered: int, **more: object) -> None:

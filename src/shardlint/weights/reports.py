@@ -115,7 +115,7 @@ def as_csv(result: Result) -> str:
 def _cells(row: Row) -> list[Any]:
     sources = " ".join(row.sources[:SHOWN_SOURCES])
     sources += f" ... {len(row.sources)} in all" if len(row.sources) > SHOWN_SOURCES else ""
-    first = row.first
+    first = row.first or row.special
     cells = [row.kind.value, row.name, row.status.value, list(row.shape), row.dtype, row.checked, row.expected]
     cells += [row.exact_mismatches, row.load_mismatches, row.nonfinite, _error(row.max_abs), _error(row.max_load_abs)]
     cells += [row.lower_bounds, sources, " ".join(row.operations), " ".join(map(str, row.ranks)), row.reason]
@@ -174,14 +174,14 @@ def as_text(result: Result, limit: int = 50) -> str:
         lines.append(f"{row.status.value:<11} {row.kind.value:<10} {figures}  {printable(row.name)}")
         if row.reason:
             lines.append(f"    {printable(row.reason)}")
-        if row.first:
+        if row.first or row.special:
             lines.append(f"    {first_difference(row)}")
     return "\n".join(lines) + "\n"
 
 
 def first_difference(row: Row) -> str:
-    """The first difference of a row as one line."""
-    first = row.first
+    """The first difference of a row, or else its first element that is not finite, as one line."""
+    first = row.first or row.special
     if first is None:
         return ""
     where = f"{first.checkpoint_key}{list(first.checkpoint_index)}" if first.checkpoint_key else "a constant"
