@@ -193,6 +193,7 @@ def test_an_interrupted_run_leaves_a_report_that_says_so(tmp_path, number):
         "rank_00000.json",
         "summary.json",
         "tensors.csv",
+        "worst.txt",
     ]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["incomplete"], summary["verdict"] != "PASS") == ("the run was interrupted", True)

@@ -148,6 +148,33 @@ def test_any_strides_and_dtypes_of_saved_tensors(tmp_path):
             assert torch.equal(found, value), name
 
 
+def test_names_that_only_one_side_has_are_told_without_a_config(tmp_path):
+    """Without a config.json nothing can be converted, and what both have under one name is compared all the same."""
+    for name, keys in (("one", "ab"), ("two", "bc"), ("other", "xy")):
+        (tmp_path / name).mkdir()
+        save_file({key: torch.ones(2, 3) for key in keys}, tmp_path / name / "model.safetensors")
+    result = compare_checkpoints(tmp_path / "one", tmp_path / "two")
+    assert result.verdict is Verdict.FAIL
+    rows = {(row.kind, row.name): row for row in result.rows}
+    assert rows[Kind.LIVE, "b"].status is Status.EXACT
+    assert rows[Kind.LIVE, "a"].reason == f"{tmp_path / 'two'} has no tensor of this name"
+    assert rows[Kind.CHECKPOINT, "c"].reason == f"{tmp_path / 'one'} has no tensor for it"
+    assert {(fault.what, fault.subject) for fault in faults(result)} == {("uncompared", "a"), ("unread", "c")}
+    assert not any("model" in fault.message.replace(str(tmp_path), "") for fault in faults(result))
+    unrelated = compare_checkpoints(tmp_path / "one", tmp_path / "other")
+    assert unrelated.verdict is Verdict.INCOMPLETE
+    assert "neither has a config.json" in unrelated.incomplete
+
+
+def test_what_a_dcp_folder_holds_beside_the_model_is_left_out_and_listed(model, original, tmp_path):
+    state = {"model": model.state_dict(), "optim": {"state": {"w": {"exp_avg": torch.ones(2)}}}, "step": 3}
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    for result in (compare_checkpoints(tmp_path / "dcp", original), compare_checkpoints(original, tmp_path / "dcp")):
+        assert result.verdict is Verdict.PASS
+        excluded = {row.name: row.reason for row in result.rows if row.status is Status.EXCLUDED}
+        assert excluded == {"optim.state.w.exp_avg": "not below model."}
+
+
 PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Symbol, Made, Reference)
 
 

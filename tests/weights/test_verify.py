@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from shardlint.facts import ContractFacts
 from shardlint.weights import (
+    Difference,
     ExternalShard,
     Kind,
     ReplicaGroup,
@@ -26,6 +27,7 @@ from shardlint.weights import (
 )
 from shardlint.weights.bits import bits_of
 from shardlint.weights.reports import as_text
+from shardlint.weights.result import sorted_rows
 from weights.models import loaded, mixtral_config, saved
 
 
@@ -264,6 +266,7 @@ def test_reports(model, mixtral, tmp_path):
     assert (rows[0]["name"], rows[0]["status"]) == ("lm_head.weight", "MISMATCH")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["verdict"], summary["load_dtype_mismatches"]) == ("FAIL", 1)
+    assert (tmp_path / "out" / "worst.txt").read_text() == as_text(result)
     rank = json.loads((tmp_path / "out" / "rank_00000.json").read_text())
     assert sum(count["tally"]["load_mismatches"] for count in rank["counts"]) == 1
     (tmp_path / "file").write_text("in the way")
@@ -361,6 +364,45 @@ def test_external_state_and_its_padding(tmp_path):
     result = verify(model, tmp_path, external=HostTable(padded, (10, 4), names=("table.weight", "other")))
     assert "without one ['other']" in result.errors[0][1]
     assert "meta" in verify(model, tmp_path).errors[0][1]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_of_the_worst_is_readable_at_every_width(width):
+    name = "model.layers.7.mlp.experts.down_proj"
+    first = Difference(
+        live_key=name,
+        live_index=(1, 2),
+        checkpoint_key="model.layers.7.block_sparse_moe.experts.1.w2.weight",
+        checkpoint_index=(2,),
+        actual="1.5",
+        actual_bits="0x3fc00000",
+        reference="2.5",
+        reference_bits="0x40200000",
+        reference_in_storage_dtype="2.5",
+        storage_dtype="float32",
+        reference_dtype="float32",
+        cast_only=False,
+    )
+    rows = [
+        Row(
+            kind=Kind.LIVE,
+            name=f"{name}.{at}",
+            status=Status.MISMATCH,
+            load_mismatches=at,
+            first=first,
+            max_load_abs=error,
+        )
+        for at, error in enumerate([1.2345678901234e-07] * 10_000, 1)
+    ]
+    result = Result(rows=sorted_rows(rows), checkpoint="ckpt")
+    text = as_text(result, width=width)
+    lines = text.splitlines()
+    assert lines[0].startswith("FAIL: 10000 live tensors")
+    assert max(map(len, lines)) <= width
+    assert text.count("MISMATCH") == text.count("1.23457e-07") == 50
+    assert f"{name}.10000" in text
+    assert f"{name}.9950" not in text
+    assert " ".join(text.split()).count("gives 2.5 (float32, 0x40200000), rank 0") == 50
 
 
 def test_a_shard_that_is_not_there_is_named(model, tmp_path):

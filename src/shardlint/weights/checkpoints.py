@@ -40,6 +40,7 @@ from .tally import Tally
 
 SLAB_BYTES = 4 << 20
 PREFIXES = ("model.", "module.", "app.model.", "state_dict.")
+PREFIXES_TRIED = ("", *PREFIXES)
 
 
 @frozen(kw_only=True)
@@ -105,6 +106,9 @@ def both_sides(path: Path, reference: Path) -> tuple[Side, Side]:
         return stripped
     facts = next((side.facts for side in (two, one) if side.facts is not None and side.facts.config), None)
     if facts is None:
+        best = max(PREFIXES_TRIED, key=lambda prefix: len(_shared(one, two, prefix)))
+        if _shared(one, two, best):  # names that only one of them has are told
+            return _both_renamed(one, two, best)
         raise PlanUnknownError(
             f"{path} and {reference} use different names, and neither has a config.json that says how they are related"
         )
@@ -143,12 +147,23 @@ def _stored(path: Path) -> _Stored:
 
 def _without_prefix(one: _Stored, two: _Stored) -> tuple[Side, Side] | None:
     """Both sides name by name when, but for one prefix of DCP names, they use the same ones."""
-    for prefix in ("", *PREFIXES):
-        sides = [_renamed(side, prefix if side.facts is None else "") for side in (one, two)]
+    for prefix in PREFIXES_TRIED:
+        sides = _both_renamed(one, two, prefix)
         names = [set(side.regions) | set(side.refused) for side in sides]
         if names[0] == names[1] and names[0]:
-            return sides[0], sides[1]
+            return sides
     return None
+
+
+def _both_renamed(one: _Stored, two: _Stored, prefix: str) -> tuple[Side, Side]:
+    """Both sides with a prefix taken off the names of DCP folders."""
+    first, second = (_renamed(side, prefix if side.facts is None else "") for side in (one, two))
+    return first, second
+
+
+def _shared(one: _Stored, two: _Stored, prefix: str) -> set[str]:
+    first, second = _both_renamed(one, two, prefix)
+    return set(first.regions) & set(second.regions)
 
 
 def _renamed(side: _Stored, prefix: str) -> Side:
@@ -165,7 +180,7 @@ def _converted(side: _Stored, model: Any) -> Side:
     facts = model_facts(walk(model))
     live = {name for tensor in facts.tensors if tensor.in_state_dict for name in tensor.aliases}
     if side.facts is None:
-        best = max(("", *PREFIXES), key=lambda prefix: len(live & set(_renamed(side, prefix).regions)))
+        best = max(PREFIXES_TRIED, key=lambda prefix: len(live & set(_renamed(side, prefix).regions)))
         return _renamed(side, best)
     plan = forward(model, facts, side.facts, cast=False)
     excused = {item.key: item.reason for item in plan.plan.leftovers if item.reason != "unexpected"}
@@ -303,6 +318,16 @@ def _why_not(one: Side, two: Side, name: str, tally: Tally, expected: int) -> st
     return f"{tally.checked} of {expected} elements were compared"
 
 
+def _why_unread(one: Side, two: Side, key: str, read: int, volume: int) -> str:
+    names = sorted(name for name, region in two.regions.items() if key in region.sources())
+    if read:
+        return f"{read} of {volume} elements have a counterpart in {one.path}"
+    called = f"; it would be called {names[0]}" if names and names[0] != key.partition("@")[0] else ""
+    if names and names[0] in one.regions:
+        return f"{one.path} has the shape {list(one.regions[names[0]].shape)}{called}"
+    return f"{one.path} has no tensor for it{called}"
+
+
 def _coverage(side: Side) -> SourceCoverage:
     coverage = SourceCoverage()
     for region in side.regions.values():
@@ -323,6 +348,8 @@ def _reference_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator
         row = count_row(Kind.CHECKPOINT, key, found.get(key, Tally()), read == source.volume)
         excuse = two.excused.get(key.partition("@")[0])
         row = checkpoint_row(row, source, read, None if excuse is None else (excuse, True))
+        if row.status is Status.INCOMPLETE and read is not None:
+            row = evolve(row, reason=_why_unread(one, two, key, read, source.volume))
         yield evolve(row, checked=read or 0)
     for key, text in two.refused.items():
         if key not in one.regions:

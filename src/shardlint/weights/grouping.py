@@ -156,7 +156,7 @@ def _uncompared(rows: Sequence[Row]) -> str:
 def _unread(rows: Sequence[Row]) -> str:
     total = sum(row.expected - row.checked for row in rows)
     what = f"{total} stored element{'' if total == 1 else 's'}{_count(rows)}"
-    return f"{what} {'has' if total == 1 else 'have'} no counterpart in the model: {rows[0].reason}"
+    return f"{what} {'has' if total == 1 else 'have'} no counterpart: {rows[0].reason}"
 
 
 def _padding(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""The report files of a verification: `tensors.csv`, `summary.json` and one `rank_00000.json` for every rank."""
+"""The report files of a verification: `tensors.csv`, `worst.txt`, `summary.json`, a `rank_00000.json` of every rank."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ COLUMNS = (
 )
 # fmt: on
 SHOWN_SOURCES = 8
+WIDTH = 100
 
 
 def write_rank(part: RankPart, folder: Path) -> Path:
@@ -41,9 +43,10 @@ def write_rank(part: RankPart, folder: Path) -> Path:
 
 
 def write_summary(result: Result, folder: Path) -> tuple[Path, Path]:
-    """Write `tensors.csv` (worst first) and `summary.json`. Raises `OSError`."""
+    """Write `tensors.csv` (worst first), `worst.txt` and `summary.json`. Raises `OSError`."""
     table = folder / "tensors.csv"
     _write(table, as_csv(result).encode())
+    _write(folder / "worst.txt", as_text(result).encode())
     return table, _write_summary(result, folder)
 
 
@@ -65,7 +68,8 @@ def begun(folder: Path | None, exchange: Exchange, checkpoint: str) -> None:
         (folder / f"rank_{exchange.rank:05d}.json").unlink(missing_ok=True)
         if exchange.rank:
             return
-        (folder / "tensors.csv").unlink(missing_ok=True)
+        for name in ("tensors.csv", "worst.txt"):
+            (folder / name).unlink(missing_ok=True)
         for path in folder.glob("rank_*.json"):
             number = path.stem.removeprefix("rank_")
             if number.isdigit() and int(number) >= exchange.world_size:
@@ -155,8 +159,27 @@ def summary_of(result: Result) -> dict[str, Any]:
     }
 
 
-def as_text(result: Result, limit: int = 50) -> str:
-    """The verdict and a table of the worst rows, with a line for each first difference."""
+def as_text(result: Result, limit: int = 50, width: int = WIDTH) -> str:
+    """The verdict and a table of the worst rows, with each first difference, in lines of at most `width` columns."""
+    return "".join(_wrapped(line, width) + "\n" for line in _lines(result, limit))
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line folded at blanks; what has none (a name) stays whole."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    folded = textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )
+    return "\n".join(folded)
+
+
+def _lines(result: Result, limit: int) -> list[str]:
     live = result.of_kind(Kind.LIVE)
     lines = [
         f"{result.verdict.value}: {len(live)} live tensors, {sum(row.checked for row in live)} elements on "
@@ -169,14 +192,15 @@ def as_text(result: Result, limit: int = 50) -> str:
     if worst:
         lines.append(f"{'status':<11} {'kind':<10} {'wrong':>12} {'nonfinite':>10} {'max error':>12}  tensor")
     for row in worst:
-        wrong, error = row.load_mismatches or row.exact_mismatches, _error(row.max_load_abs or row.max_abs)
-        figures = f"{wrong:>12} {row.nonfinite:>10} {error[:12]:>12}"
+        wrong, largest = row.load_mismatches or row.exact_mismatches, row.max_load_abs or row.max_abs
+        error = "" if largest is None else f"{largest:.6g}"
+        figures = f"{wrong:>12} {row.nonfinite:>10} {error:>12}"
         lines.append(f"{row.status.value:<11} {row.kind.value:<10} {figures}  {printable(row.name)}")
         if row.reason:
             lines.append(f"    {printable(row.reason)}")
         if row.first or row.special:
             lines.append(f"    {first_difference(row)}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def first_difference(row: Row) -> str:
