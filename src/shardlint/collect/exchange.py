@@ -69,7 +69,7 @@ class Place:
     """
     This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
 
-    `gone` are ranks of which nothing more is expected, and why: they are hardly waited for.
+    `gone` are ranks of which nothing is expected in the next turn, and why: they are hardly waited for.
     """
 
     store: Store
@@ -150,7 +150,7 @@ def joined_place() -> Place | None:
 
 
 def expect_no_more(rank: int, why: str) -> None:
-    """Remember that a rank has died or hangs, so that nothing else of this job waits for it as long again."""
+    """Remember that a rank has died or hangs, so that the next turn does not wait for it as long again."""
     for place in _places.values():
         if rank != place.rank:
             place.gone[rank] = why
@@ -228,7 +228,10 @@ def converse(
     one failed, died or did not come.
     """
     turn = _Turn(place, timeout)
-    return turn.as_leader(message, lead) if place.rank == 0 else turn.as_follower(message, answer)
+    try:
+        return turn.as_leader(message, lead) if place.rank == 0 else turn.as_follower(message, answer)
+    finally:
+        place.gone.clear()  # who comes back to the next turn is waited for again
 
 
 def fail(place: Place, error: BaseException) -> None:

@@ -7,6 +7,7 @@ import torch
 from attrs import frozen
 
 from .bits import Bits, bits_of, dtype_name, has_nonfinite, is_opaque, nonfinite_mask
+from .blocks import Block
 from .memory import LiveTensor, index_from_strides
 from .radix import row_major
 from .tally import Difference, Tally, larger
@@ -22,6 +23,7 @@ class Evidence:
     """
 
     live: LiveTensor
+    block: Block
     key: str
     has_index: bool
     tile: Tile
@@ -113,7 +115,7 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
     reference, loaded = (item.reshape(-1)[at : at + 1].clone() for item in (evidence.reference, evidence.loaded))
     return Difference(
         live_key=evidence.live.name,
-        live_index=evidence.live.index_of(live),
+        live_index=_live_index(evidence, live, source),
         checkpoint_key=evidence.key,
         checkpoint_index=(source,) if evidence.has_index else (),
         actual=written(actual),
@@ -125,6 +127,12 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
         reference_dtype=dtype_name(reference.dtype),
         cast_only=cast_only,
     )
+
+
+def _live_index(evidence: Evidence, live: int, source: int) -> tuple[int, ...]:
+    """The index of a live element: by its place in storage, or by its source where elements share one place."""
+    index = evidence.block.index_of(source) if evidence.live.repeats else None
+    return evidence.live.index_of(live) if index is None else evidence.live.shifted(index)
 
 
 def offsets_at(tile: Tile, at: int) -> tuple[int, int]:
