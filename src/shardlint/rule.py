@@ -291,7 +291,11 @@ class HeavyRule(Rule, abstract=True):
     cost = Cost.HEAVY
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
-        """Yield what is wrong. `live` gives access to the model and the checkpoint files."""
+        """
+        Yield what is wrong. `live` gives access to the model and the checkpoint files.
+
+        Raise `Unfinished` when only a part was looked at.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no check_live()")
 
 
