@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 from attrs import evolve
 
+from shardlint.collect import exchange
 from shardlint.collect.exchange import Place, RanksError, converse, fail
 from shardlint.collect.ranks import BUCKETS, bucket_of, compare_ranks, groups_of, rows_of, summary_of
 from shardlint.facts import (
@@ -380,3 +381,33 @@ def test_a_report_that_cannot_be_written_ends_every_rank():
     results = run_ranks(2, function)
     assert isinstance(results[0][0], OSError)
     assert isinstance(results[1][0], RanksError)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_rank_that_was_given_up_before_is_hardly_waited_for_and_only_once(monkeypatch, lost):
+    monkeypatch.setattr("shardlint.collect.exchange._GONE_SECONDS", 0.3)
+    present = {}
+
+    def function(place):
+        place.gone[lost] = "it died while it read"
+        present[place.rank] = place
+        return echo(place, timeout=600.0)  # joining the threads would fail long before
+
+    for error, place in run_ranks(3, function, absent=(lost,)).values():
+        assert isinstance(error, RanksError)
+        assert error.causes == {lost: "it died while it read"}
+        assert place.gone == {}
+    assert set(present) == {0, 1, 2} - {lost}
+
+
+def test_the_place_that_was_joined_is_found_again_and_never_waited_for(monkeypatch):
+    place = Place(dist.HashStore(), 1, 2)
+    monkeypatch.setattr(exchange, "_places", {})
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert exchange.joined_place() is None
+    exchange._places[0] = place
+    assert exchange.joined_place() is place
+    exchange.expect_no_more(1, "this rank itself")
+    exchange.expect_no_more(0, "it died")
+    assert place.gone == {0: "it died"}

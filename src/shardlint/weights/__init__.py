@@ -18,12 +18,18 @@ from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDif
 from .tally import Difference
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
     from .engine import Progress
     from .export import ExportFaults
     from .shards import ExternalShard, ExternalState
 
+RANK_SECONDS = 60.0
+"""How many seconds a rank may be silent, unless told otherwise."""
+
 __all__ = [
+    "RANK_SECONDS",
     "Difference",
     "ExportUnknownError",
     "ExternalShard",
@@ -64,7 +70,8 @@ def verify(
     threads: int | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
-    rank_timeout: float = 60.0,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
 ) -> Result:
     """
@@ -74,16 +81,17 @@ def verify(
     facts that are there already are not collected again. `replicas` is `digest` (each byte of the checkpoint is read
     once per job) or `full`. `sample` looks at that fraction of the tiles only, and then never passes. `max_memory`
     (bytes) bounds buffers and conversions that need values. `reports` is a folder for `tensors.csv`, `summary.json`
-    and a file of every rank. What fails is told in the result, on every rank; raises `ValueError` for bad arguments.
+    and a file of every rank. `rank_timeout` is how many seconds a rank may be silent. `stop` is asked again and again
+    whether to end early; then, as after Ctrl-C, the verdict is no PASS. What fails is told in the result, on every
+    rank; raises `ValueError` for bad arguments.
     """
     if replicas not in ("digest", "full"):
         raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
-    if not 0.0 < sample <= 1.0:
-        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
+    _check(sample, rank_timeout)
     from .engine import Options
     from .running import Request, run
 
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return run(
         Request(
             model=model,
@@ -109,7 +117,8 @@ def compare_checkpoints(
     threads: int | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
-    rank_timeout: float = 60.0,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
 ) -> Result:
     """
@@ -117,25 +126,42 @@ def compare_checkpoints(
 
     Each is a safetensors file or folder, or a folder of torch.distributed.checkpoint, sharded in any way. When their
     names differ, the conversions of the model type in `config.json` relate them. Rows of kind LIVE are about
-    `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks.
+    `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks. Raises
+    `ValueError` for bad arguments.
     """
+    _check(sample, rank_timeout)
     from .checkpoints import compare_checkpoints as compare
     from .engine import Options
 
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return compare(Path(checkpoint), Path(reference), options, rank_timeout, None if reports is None else Path(reports))
 
 
-def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: float = 60.0) -> Result:
+def compare_replicas(
+    model: Any,
+    *,
+    threads: int | None = None,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
+) -> Result:
     """
     Compare the bits of all replicas of every shard between the ranks of the running job, without any checkpoint.
 
-    The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed.
+    The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed. `stop` is asked
+    again and again whether to end early. Raises `ValueError` for bad arguments.
     """
+    _check(1.0, rank_timeout)
     from .engine import Options
     from .running import run_replicas
 
-    return run_replicas(model, Options(threads=threads), rank_timeout)
+    return run_replicas(model, Options(threads=threads, stop=stop), rank_timeout)
+
+
+def _check(sample: float, rank_timeout: float) -> None:
+    if not 0.0 < sample <= 1.0:
+        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
+    if not rank_timeout > 0.0:
+        raise ValueError(f"rank_timeout: expected seconds above 0, got {rank_timeout!r}")
 
 
 def check_export(

@@ -67,6 +67,7 @@ class LiveTensor:
         self.origin = tuple(origin or (0,) * local.dim())
         self.base = int(local.storage_offset())
         self.item = local.element_size()
+        self.repeats = any(not stride and size > 1 for size, stride in zip(self.shape, self.strides, strict=True))
         self.in_host_memory = local.device.type == "cpu" and not staged
         integers = local.detach().view(INTEGERS[self.item])
         self._local = integers
@@ -98,7 +99,10 @@ class LiveTensor:
 
     def index_of(self, offset: int) -> tuple[int, ...]:
         """The index, within the local tensor, of the element at a storage offset."""
-        index = index_from_strides(offset - self.base, self.shape, self.strides)
+        return self.shifted(index_from_strides(offset - self.base, self.shape, self.strides))
+
+    def shifted(self, index: Sequence[int]) -> tuple[int, ...]:
+        """An index within the local tensor as differences tell it."""
         return tuple(at + low for at, low in zip(index, self.origin, strict=True))
 
 

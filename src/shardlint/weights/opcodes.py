@@ -68,7 +68,7 @@ def read(data: bytes) -> Any:
             if count > MAX_OPCODES:
                 raise OpcodeError(f"more than {MAX_OPCODES} opcodes")
             if opcode.name == "STOP":
-                return machine.stack.pop()
+                return machine.result()
             machine.step(opcode.name, argument)
     except OpcodeError:
         raise
@@ -100,6 +100,13 @@ class _Machine:
             if action is None:
                 raise OpcodeError(f"unexpected opcode {name}")
             action(self, argument)
+
+    def result(self) -> Any:
+        """What is left in the end: a value, not the mark of a list that was never closed."""
+        value = self.stack.pop()
+        if value is _MARK:
+            raise OpcodeError("a mark where a value is expected")
+        return value
 
     def popped(self) -> list[Any]:
         """All that lies above the last mark."""

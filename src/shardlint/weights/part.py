@@ -192,9 +192,17 @@ class Worker:
             return "it is not part of the load plan"
         if plan.status == "mismatched":
             return f"the checkpoint gives the shape {list(plan.converted_shape or ())}"
-        if plan.status == "missing" and any(item.reason == "unexpected" for item in self.forward.plan.leftovers):
-            return f"missing: {_UNDECLARED}"
+        if plan.status == "missing":
+            return self._missing()
         return f"{plan.status}: {plan.reason}" if plan.reason else plan.status
+
+    def _missing(self) -> str:
+        plan = self.forward.plan
+        if plan.unread:
+            return f"no stored tensor gives it; {', '.join(plan.unread[:3])} could not be read"
+        if any(item.reason == "unexpected" for item in plan.leftovers):
+            return f"no stored tensor gives it: {_UNDECLARED}"
+        return "no stored tensor gives it"
 
     def _add_live(self, shard: Shard, expected: int, covered: int, **more: object) -> None:
         self.part.live.append(
