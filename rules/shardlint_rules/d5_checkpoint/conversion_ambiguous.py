@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._wording import spoken
 
 _KINDS = {
     "duplicate-source": "two stored keys are for one live tensor",
@@ -47,7 +48,7 @@ class ConversionAmbiguous(Rule):
                 yield self.finding(
                     subject=remark.name,
                     kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {_KINDS[remark.kind]}: {remark.detail}",
+                    message=f"{remark.name}: {spoken(facts, _KINDS[remark.kind])}: {remark.detail}",
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._wording import spoken
 
 _WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
 _MANY, _FEW = 0.9, 0.1
@@ -73,8 +74,8 @@ class PrefixMismatch(Rule):
         yield self.finding(
             subject=best.part,
             kind=SubjectKind.PATTERN,
-            message=f"{len(missing)} of {len(plan.tensors)} live tensors have no source, and {hits} would have one "
-            f"after {_SAYINGS[best.kind].format(part=best.part)}: {key} is for {best.apply(example)}",
+            message=f"{len(missing)} of {len(plan.tensors)} {spoken(facts, 'live tensors')} have no source, and {hits} "
+            f"would have one after {_SAYINGS[best.kind].format(part=best.part)}: {key} is for {best.apply(example)}",
             evidence={"change": best.kind, "part": best.part, "would_match": hits, "missing": len(missing)},
         )
 

@@ -14,10 +14,10 @@ from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, Plan
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
 from .planner import Exclusions, make_plan
-from .planning import LoaderRules, PlanUnknownError
+from .planning import ConfigRefusedError, LoaderRules, PlanUnknownError
 from .stored_bytes import ByteComparer
 
-__all__ = ["Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
+__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
 
 
 def collect_plan(

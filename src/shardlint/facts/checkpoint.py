@@ -49,7 +49,7 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema, config-json.
+    index-json, index-schema, config-json, config-refused (`key` is then the dotted field).
     """
 
     file: str

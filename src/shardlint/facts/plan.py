@@ -68,6 +68,7 @@ class LoadRemark:
     - mixed-group: fused and separate copies of one tensor in one checkpoint;
     - shared-pattern: two different conversions take the same source pattern;
     - numbering: the numbers behind a `*` do not run from 0 without a gap, and are ignored;
+    - odd-shape: of the tensors that a conversion puts together, `keys` have another shape than the rest, so it fails;
     - integer-cast: stored integers become floating-point values without any scale.
     """
 

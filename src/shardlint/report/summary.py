@@ -64,7 +64,14 @@ def summary_line(report: Report, style: Style | None = None) -> str:
     findings += [style.severity(Severity.INFO, counted(count.infos, "info"))] if count.infos else []
     findings += [f"{count.suppressed:,} suppressed"] if count.suppressed else []
     verdict = style.paint(report.verdict.value, *_VERDICT_STYLE[report.verdict])
-    return " | ".join([", ".join(findings), f"{counted(count.rules, 'rule')}: {_rules(report, count)}", verdict])
+    parts = [", ".join(findings), f"{counted(count.rules, 'rule')}: {_rules(report, count)}"]
+    parts += ["the coverage of the checkpoint is unknown"] if unknown_coverage(report) else []
+    return " | ".join([*parts, verdict])
+
+
+def unknown_coverage(report: Report) -> str:
+    """Why nobody knows whether the checkpoint fills the model; empty when that is known, or there is none."""
+    return str(report.coverage.get("reason", "")) if report.coverage else ""
 
 
 def _rules(report: Report, count: Summary) -> str:
