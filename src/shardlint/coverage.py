@@ -69,6 +69,7 @@ class SourceClass(enum.Enum):
     UNUSED_HEAD = "unused_head"
     CUT_BY_CONFIG = "cut_by_config"
     BEYOND_CONFIG = "beyond_config"
+    OTHER_STATE = "other_state"
 
 
 class CoverageStatus(enum.Enum):
@@ -191,6 +192,7 @@ _SETTLED = {
     "excluded": SourceClass.INFERENCE_ONLY_EXCLUSION,
     "non-persistent": SourceClass.DERIVED_BUFFER,
     "derived": SourceClass.DERIVED_BUFFER,
+    "other-state": SourceClass.OTHER_STATE,
 }
 
 

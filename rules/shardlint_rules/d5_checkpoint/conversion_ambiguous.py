@@ -52,7 +52,7 @@ class ConversionAmbiguous(Rule):
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
-        if facts.checkpoint is not None:
+        if facts.checkpoint is not None and facts.checkpoint.format != "dcp":  # which nests whatever it is given
             for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
                 yield self.finding(
                     subject=short,

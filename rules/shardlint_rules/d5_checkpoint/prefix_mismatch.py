@@ -61,7 +61,9 @@ class PrefixMismatch(Rule):
         if not plan.leftovers:
             return
         missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
-        unexpected = {item.renamed: item.key for item in plan.leftovers if item.reason != "derived"}
+        unexpected = {
+            item.renamed: item.key for item in plan.leftovers if item.reason not in ("derived", "other-state")
+        }
         if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
             return
         best = max(_changes(unexpected, missing), key=lambda change: _hits(change, unexpected, missing), default=None)

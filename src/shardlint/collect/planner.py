@@ -323,7 +323,9 @@ class _Planner:
 
 
 def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Return the files that count and whose header was not read."""
+    """Return the files that count and whose header was not read. Those of a DCP folder have none."""
+    if checkpoint.format == "dcp":
+        return []
     read = {file.name for file in checkpoint.files if file.opened}
     counted = {file.name for file in checkpoint.files if file.counts}
     if checkpoint.index is not None:

@@ -250,4 +250,4 @@ def _check_checkpoint(path: Path) -> None:
 
 def _weights(name: str) -> bool:
     suffixes = (*CHECKPOINT_SUFFIXES, *PICKLE_SUFFIXES, ".gguf", ".distcp")
-    return name.endswith(suffixes) or name.endswith(".safetensors.index.json")
+    return name.endswith(suffixes) or name.endswith(".safetensors.index.json") or name == ".metadata"

@@ -45,8 +45,9 @@ class LeftoverKey:
     A stored key that reaches no live tensor.
 
     `renamed` is its name after all renamings. `reason` is unexpected, ignored (an ignore list of the class, `pattern`
-    says which), excluded (a contract's glob, `pattern`), non-persistent (the live buffer is never loaded) or
-    derived (a buffer that older versions stored and that is recomputed).
+    says which), excluded (a contract's glob, `pattern`), non-persistent (the live buffer is never loaded),
+    derived (a buffer that older versions stored and that is recomputed) or other-state (no part of the model: state of
+    the optimizer, or another state dict of the same folder).
     """
 
     key: str
