@@ -11,7 +11,7 @@ from shardlint.facts import FileProblem
 COMPANIONS = ("config.json", "generation_config.json")
 _WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
 # What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
-BLOCKED_BY_FILES: tuple[str, ...] = ("D501", "D510", "D516", "D522", "V002")
+BLOCKED_BY_FILES: tuple[str, ...] = ("D501", "D510", "D516", "D522", "D524", "V002")
 
 
 class FileProblemRule(Rule, abstract=True):

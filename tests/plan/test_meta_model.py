@@ -210,3 +210,11 @@ def test_a_function_that_transformers_no_longer_has(tmp_path: Path, monkeypatch:
     monkeypatch.delattr("transformers.core_model_loading.dot_natural_key")
     with pytest.raises(PlanUnknownError, match=r"Transformers \d.*dot_natural_key"):
         plan_of(tmp_path)
+
+
+def test_numbers_that_json_has_not_are_no_fault(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 1, "num_hidden_layers": 1}
+    config = {"model_type": "mamba2", "vocab_size": 16, "time_step_limit": [0.0, float("inf")], **sizes}
+    path = folder(tmp_path, config)
+    assert "Infinity" in (path / "config.json").read_text()  # as Python writes it, and older folders hold it
+    assert plan_of(path).basis == "config"

@@ -33,6 +33,7 @@ def refusal(error: Exception, config: Mapping[str, Any]) -> ConfigRefusedError:
 
 
 def _short(text: str) -> str:
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

@@ -218,7 +218,7 @@ class _Reader:
                 self._say("unreadable", error.strerror or str(error), file=name)
                 continue
             if size < end:
-                self._say("truncated", f"it has {size} bytes, {printable(key)} ends at {end}", file=name)
+                self._say("truncated", f"it has {size} bytes, {quoted(printable(key))} ends at {end}", file=name)
             yield FileFacts(name=printable(name), size=size, kind="dcp", counts=True)
 
     def _overlaps(self, name: str, ranges: list[tuple[int, int, str]]) -> None:

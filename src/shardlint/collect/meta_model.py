@@ -86,6 +86,8 @@ def _cleaned(value: Any, key: str) -> Any:
         return {name: _cleaned(item, name) for name, item in value.items() if not _DROPPED.search(name)}
     if isinstance(value, list):
         return [_cleaned(item, key) for item in value]
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)  # as facts spell it: Python's JSON writes these without quotes, and older files hold them
     if isinstance(value, int) and not isinstance(value, bool):
         limit = next(limit for pattern, limit in _LIMITS if pattern.search(key))
         if limit is not None and abs(value) > limit:
