@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
+from shardlint.names import counted
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return `1 tensor`, `2 tensors`: `one` after 1, else `many` (without it `one` with an s)."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+__all__ = ["counted"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
+from ._arguments import check_config, check_facts, check_target, check_timeout, levels, texts
 from ._version import __version__
 from .assembly import collection_findings, coverage_of, metadata_of
 from .facts import Facts, Section
@@ -120,10 +121,10 @@ def open_session(
     `ConfigError` for options that a rule does not take.
     """
     from .config import rule_options
-    from .selection import select_rules
+    from .selection import select_from
 
     registry = load_registry(settings) if registry is None else registry
-    selection = select_rules(registry.rules, (*settings.layers, *layers))
+    selection = select_from(registry, (*settings.layers, *layers))
     level = settings.fail_level if fail_level is None else fail_level
     return Session(
         settings=settings,
@@ -147,7 +148,12 @@ def lint_facts(
     live: LiveTarget | None = None,
     today: date | None = None,
 ) -> Report:
-    """Lint facts that are there already; nothing here imports torch. Without settings the defaults hold."""
+    """
+    Lint facts that are there already; nothing here imports torch. Without settings the defaults hold.
+
+    Raises `TypeError` for what is no facts.
+    """
+    check_facts(facts)
     chosen = settings_of(False) if settings is None else settings
     return open_session(chosen, registry=registry, layers=layers, heavy=heavy, today=today).run(facts, live).report
 
@@ -183,14 +189,18 @@ def lint(
     In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
     waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
     did not come. With 0 this rank lints for itself.
+
+    Raises `TypeError` for arguments of the wrong kind, `ConfigError` and `SelectionError` for settings and selectors
+    that cannot be followed.
     """
+    check_timeout(rank_timeout)
     target = _target(model, checkpoint, optimizer, contract, load_info, data, trace, name)
     settings = settings_of(config)
     registry = load_registry(settings)
     session = open_session(
         settings,
         registry=registry,
-        layers=(_argument_layer(select, extend_select, ignore, severity or {}),),
+        layers=(_argument_layer(select, extend_select, ignore, severity),),
         heavy=heavy,
     )
     return lint_in_job(
@@ -219,9 +229,10 @@ def snapshot(
 
 
 def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settings:
-    """Settings from what `lint` takes as `config`. Raises `ConfigError` for a file with mistakes."""
+    """Settings from what `lint` takes as `config`. Raises `ConfigError` for a file with mistakes, else `TypeError`."""
     from .config import load_settings
 
+    check_config(config)
     if config is None or config is False:
         return load_settings(Path.cwd(), isolated=config is False)
     if isinstance(config, (str, Path)):
@@ -260,21 +271,22 @@ def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: An
         from .collect.targets import TargetError
 
         raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
+    check_target(target)
     return target
 
 
 def _argument_layer(
-    select: Iterable[str], extend_select: Iterable[str], ignore: Iterable[str], severity: Mapping[str, str]
+    select: Iterable[str], extend_select: Iterable[str], ignore: Iterable[str], severity: Mapping[str, str] | None
 ) -> Layer:
     from .selection import flag_layer
 
-    levels = [f"{rule}={level}" for rule, level in severity.items()]
-    return flag_layer(_texts(select), _texts(extend_select), _texts(ignore), levels)
-
-
-def _texts(selectors: Iterable[str]) -> tuple[str, ...]:
-    """A single string is one selector (or a comma list), not its letters."""
-    return (selectors,) if isinstance(selectors, str) else tuple(selectors)
+    return flag_layer(
+        texts("select", select),
+        texts("extend_select", extend_select),
+        texts("ignore", ignore),
+        levels(severity),
+        flag="{}",
+    )
 
 
 def _collect(target: Target, registry: Registry, settings: Settings, values: bool = True) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .diagnostics import diagnostic
-from .facts import CheckpointFacts, Facts, FrozenDict, ModelFacts, Section
+from .facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts, Section
 from .rule import Finding, SubjectKind
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ def metadata_of(facts: Facts, registry: Registry) -> FrozenDict:
         {
             "model": _model(facts.model) if facts.model else None,
             "checkpoint": _checkpoint(facts.checkpoint) if facts.checkpoint else None,
+            "contract": _contract(facts.contract) if facts.contract else None,
             "absent": facts.absent,
             "packs": {item.name: item.version for item in registry.packs if item.status.value == "loaded"},
             "versions": environment.versions,
@@ -50,6 +51,10 @@ def _checkpoint(checkpoint: CheckpointFacts) -> dict[str, Any]:
         "tensors": len(checkpoint.entries),
         "bytes": sum(item.size for item in checkpoint.files),
     }
+
+
+def _contract(contract: ContractFacts) -> dict[str, Any]:
+    return {"source": contract.source, "replaces": contract.replaces or None}
 
 
 def coverage_of(facts: Facts) -> FrozenDict | None:

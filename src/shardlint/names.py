@@ -120,6 +120,11 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 rule`, `2 rules`, `12,000 rules`: the one way in which messages and reports count things."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """`0..3,7` for 0, 1, 2, 3, 7."""
     runs: list[list[int]] = []

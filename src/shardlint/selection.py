@@ -14,7 +14,7 @@ severities that they give stay. `severity: off` counts as ignore.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
 
@@ -24,6 +24,9 @@ from .rule import Finding, Severity
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, Source
+
+if TYPE_CHECKING:
+    from .plugins.registry import Registry
 
 
 class SelectionError(Exception):
@@ -130,7 +133,11 @@ class _Vote:
 
 
 def _place(where: str, source: Source) -> str:
-    return f"{source}: {where}" if source.file else str(source)
+    """`shardlint.yaml:2:11: lint.select[0]` as in every other error of a file, or the flag."""
+    if not source.file:
+        return str(source)
+    place = f"{source}:{source.column}" if source.line and source.column else str(source)
+    return f"{place}: {source.text or where}"
 
 
 class _Ballot:
@@ -238,6 +245,17 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
     return Selection(decisions=decisions, diagnostics=tuple(ballot.diagnostics), engine=engine)
 
 
+def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:
+    """
+    `select_rules` over everything the packs bring. A `SelectionError` also tells which packs failed: the rule that
+    nobody knows may be one of theirs.
+    """
+    try:
+        return select_rules(registry.rules, layers)
+    except SelectionError as error:
+        raise SelectionError((*error.problems, *registry.failures())) from None
+
+
 def _nothing_selected(decisions: Sequence[Decision]) -> str:
     if not decisions:
         return "no rule is loaded: expected at least the built-in pack; is shardlint installed?"
@@ -250,20 +268,23 @@ def flag_layer(
     extend_select: Sequence[str] = (),
     ignore: Sequence[str] = (),
     severity: Sequence[str] = (),
+    *,
+    flag: str = "--{}",
 ) -> Layer:
     """
     The layer of the command line. Each value may hold several selectors joined by commas.
 
+    `flag` makes the name that errors give to an option: in Python its arguments have no dashes before them.
     `severity` values are `RULE=LEVEL` with a level of info, warning, error or off. Raises `SelectionError` naming
     every value that is empty or malformed.
     """
     problems: list[str] = []
     layer = Layer(
-        select=tuple(_flag_items("--select", select, problems)) if select else None,
-        extend_select=tuple(_flag_items("--extend-select", extend_select, problems)),
-        ignore=tuple(_flag_items("--ignore", ignore, problems)),
-        severity=tuple(_flag_severities(severity, problems)),
-        select_source=Source(text="--select"),
+        select=tuple(_flag_items(flag.format("select"), select, problems)) if select else None,
+        extend_select=tuple(_flag_items(flag.format("extend-select"), extend_select, problems)),
+        ignore=tuple(_flag_items(flag.format("ignore"), ignore, problems)),
+        severity=tuple(_flag_severities(flag.format("severity"), severity, problems)),
+        select_source=Source(text=flag.format("select")),
     )
     if problems:
         raise SelectionError(problems)
@@ -279,15 +300,15 @@ def _flag_items(flag: str, values: Sequence[str], problems: list[str]) -> Iterat
                 problems.append(f"{flag}: expected selectors joined by commas, got {value!r}")
 
 
-def _flag_severities(values: Sequence[str], problems: list[str]) -> Iterator[SeverityItem]:
+def _flag_severities(flag: str, values: Sequence[str], problems: list[str]) -> Iterator[SeverityItem]:
     for part in (part.strip() for value in values for part in value.split(",")):
         selector, equals, level = (text.strip() for text in part.partition("="))
         try:
             if not (selector and equals):
                 raise ValueError(f"expected RULE=LEVEL, got {part!r}")
-            yield SeverityItem(selector, severity_from_user(level), Source(text="--severity"))
+            yield SeverityItem(selector, severity_from_user(level), Source(text=flag))
         except ValueError as error:
-            problems.append(f"--severity: {error}")
+            problems.append(f"{flag}: {error}")
 
 
 def severity_from_user(text: str) -> Severity | None:

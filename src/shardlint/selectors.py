@@ -12,6 +12,7 @@ from .plugins.registry import RegisteredRule
 from .rule import Phase
 
 _PREFIX = re.compile(r"[A-Z]{1,8}[0-9]{0,3}\Z")
+_PHASE_LIKE = re.compile(r"[A-Za-z][0-9]\Z")
 _ALL, _TAG, _PACK, _CODE = 0, 1, 2, 100
 _PREFIX_BASE = 10
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.ENGINE)
@@ -98,7 +99,9 @@ class Selectors:
         )
 
     def hint(self, selector: str) -> str:
-        """` (did you mean ...?)` over everything there is, or nothing."""
+        """` (did you mean ...?)` over everything there is, for `D9` the phases, or nothing."""
+        if _PHASE_LIKE.match(selector):
+            return f" (the phases are {', '.join(_PHASES)})"
         known = [*sorted(self.codes), *sorted(self.names), *_PHASES, *sorted(self.tags), *sorted(self.packs), "ALL"]
         folded = {item.lower(): item for item in reversed(known)}
         near = [folded[item] for item in closest(selector.lower(), folded, 1)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from .diagnostics import DIAGNOSTICS, diagnostic
-from .names import did_you_mean, glob_matches
+from .names import counted, did_you_mean, glob_matches
 from .report.model import SuppressedFinding
 from .rule import CODE_PATTERN, NAME_PATTERN, Finding, SubjectKind
 from .runner import Outcome, Status
@@ -225,10 +225,10 @@ def _diagnostics(state: SuppressionState, run: _Run) -> Iterable[Finding]:
     if state.state is State.UNUSED:
         yield _about(state, "SL003", "matched nothing although its rule ran with the facts it needs")
     elif state.state is State.EXPIRED and item.expires is not None:
-        days, back = _count((run.today - item.expires).days, "day"), _count(state.matched, "finding")
+        days, back = counted((run.today - item.expires).days, "day"), counted(state.matched, "finding")
         yield _about(state, "SL004", f"expired on {item.expires} ({days} ago); {back} came back")
     elif state.state is State.OVER_BROAD:
-        count = _count(state.matched, "finding")
+        count = counted(state.matched, "finding")
         yield _about(state, "SL005", f"matched {count}, it expects at most {item.expect}; all of them are shown")
 
 
@@ -251,7 +251,3 @@ def _about(state: SuppressionState, code: str, what: str, key: str = "") -> Find
         evidence={name: value for name, value in evidence.items() if value is not None},
         key=key,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -48,7 +48,7 @@ def test_one_exception_lists_all_errors():
         report.raise_for_errors()
     assert caught.value.report is report
     text = str(caught.value)
-    assert text.startswith("shardlint found 6 error(s)\n")
+    assert text.startswith("shardlint found 6 errors\n")
     for layer in range(3):
         for name in ("weight", "bias"):
             assert f"D401 meta-tensor-left layers.{layer}.{name}: " in text

@@ -213,3 +213,20 @@ def test_a_full_disk_is_one_line():
 
 def test_main_returns_and_does_not_exit():
     assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_do_no_harm(closed, faulty):
+    """What nobody reads is not written; the exit status still tells."""
+    command = f'"{sys.executable}" -m shardlint lint "{faulty}" {closed}'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "internal error" not in done.stderr
+    assert (done.stdout != "") == (closed == "2>&-")
+
+
+def test_closed_standard_input_is_told():
+    command = f'"{sys.executable}" -m shardlint lint - <&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "Error: standard input is closed; expected facts as `shardlint snapshot` writes them\n"

@@ -117,6 +117,48 @@ def test_the_reporter_of_a_pack_is_used_by_name(run, tmp_path, faulty):
     assert (shown.status, shown.out) == (1, "2 in all\n")
 
 
+NOISY = """
+import sys
+from shardlint import API_VERSION, PackInfo, hookimpl
+
+def noisy(report, stream, options):
+    print("by the way")
+    stream.write("noisy\\n")
+
+def leaving(report, stream, options):
+    stream.write("half")
+    sys.exit(0)
+
+@hookimpl
+def shardlint_pack():
+    return PackInfo(name="mine", prefix="MINE", api=API_VERSION)
+
+@hookimpl
+def shardlint_reporters():
+    return {"noisy": noisy, "leaving": leaving}
+"""
+
+
+def test_what_a_reporter_prints_stays_out_of_every_report(run, tmp_path, faulty):
+    (tmp_path / "mine.py").write_text(NOISY)
+    (tmp_path / "shardlint.yaml").write_text("packs: {local: [mine.py]}\n")
+    shown = run("lint", faulty, "--output-format", "noisy:mine.txt", "--output-format", "json")
+    assert json.loads(shown.out)["verdict"] == "FAIL"
+    assert shown.err == "by the way\n"
+    assert (tmp_path / "mine.txt").read_text() == "noisy\n"
+    assert run("lint", faulty, "--output-format", "noisy").out == "noisy\n"
+
+
+@pytest.mark.parametrize("target", ["leaving", "leaving:mine.txt"])
+def test_a_reporter_that_exits_does_not_decide_the_run(run, tmp_path, faulty, target):
+    (tmp_path / "mine.py").write_text(NOISY)
+    (tmp_path / "shardlint.yaml").write_text("packs: {local: [mine.py]}\n")
+    shown = run("lint", faulty, "--output-format", target)
+    assert shown.status == 2
+    assert shown.err == "Error: the output format 'leaving' failed: SystemExit: 0\n"
+    assert not (tmp_path / "mine.txt").exists()
+
+
 def test_config_init_writes_a_valid_file_once(run, tmp_path):
     assert run("config", "init").out == "wrote shardlint.yaml\n"
     assert run("config", "validate").status == 0
@@ -169,3 +211,63 @@ def test_schemas(run, what):
 
 def test_config_schema_is_the_same_from_both_commands(run):
     assert run("config", "schema").out == run("schema", "config").out
+
+
+HOUSE = "packs: {local: [house.py]}\nlint: {select: [HOUSE]}\n"
+BROKEN = 'raise RuntimeError("no wood")\n'
+
+
+@pytest.mark.parametrize("words", [("lint", "{facts}"), ("rules",), ("rules", "HOUSE"), ("rule", "HOUSE001")])
+def test_a_rule_of_a_pack_that_failed_is_unknown_and_the_pack_is_named(run, tmp_path, clean, words):
+    (tmp_path / "house.py").write_text(BROKEN)
+    (tmp_path / "shardlint.yaml").write_text(HOUSE)
+    done = run(*(str(clean) if word == "{facts}" else word for word in words))
+    assert done.status == 2
+    assert "importing it failed: RuntimeError: no wood" in done.err
+    assert f"{tmp_path / 'house.py'}:1 in <module>" in done.err
+
+
+def test_an_unknown_selector_of_a_file_has_its_place(run, tmp_path, clean):
+    (tmp_path / "shardlint.yaml").write_text("lint:\n  select: [D4, D99]\n  severity: {D98: error}\n")
+    done = run("lint", clean)
+    assert done.status == 2
+    assert "shardlint.yaml:2:16: lint.select[1]: 'D99' is no rule" in done.err
+    assert "shardlint.yaml:3:19: lint.severity.D98: 'D98' is no rule" in done.err
+
+
+def test_an_unknown_output_format_of_a_file_has_its_place(run, tmp_path, clean):
+    (tmp_path / "shardlint.yaml").write_text("report:\n  output-format: [sarif, text]\n")
+    for words in (("lint", clean), ("config", "validate")):
+        done = run(*words)
+        assert (done.status, done.out) == (2, "")
+        assert "shardlint.yaml:2:18: report.output-format: no output format 'sarif'; valid: " in done.err
+
+
+def test_an_unknown_phase_lists_the_phases(run, clean):
+    done = run("lint", clean, "--select", "D9")
+    assert done.status == 2
+    assert "(the phases are D1, D2, D3, D4, D5, D6, D7, V0)" in done.err
+    assert "did you mean" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("D799", "(D7 has D701 to D7"),
+        ("d799", "(D7 has D701 to D7"),
+        ("D999", "(codes begin with D1, D2, D3, D4, D5, D6, D7, SL, V0)"),
+        ("XYZ001", "(codes begin with D1, D2, D3, D4, D5, D6, D7, SL, V0)"),
+    ],
+)
+def test_an_unknown_code_says_which_there_are(run, code, hint):
+    done = run("rule", code)
+    assert done.status == 2
+    assert hint in done.err
+
+
+def test_the_list_of_rules_keeps_to_the_width(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("rules").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " rules; the engine's own findings are always on: SL001" in lines[-2]
+    assert lines[-1].startswith("  SL")

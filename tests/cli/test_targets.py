@@ -1,6 +1,7 @@
 """Live targets, checkpoints, snapshots, and everything that a user can get wrong about them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -315,3 +316,25 @@ def test_a_local_collector_that_fails_is_told_and_not_trusted(run, folder):
     assert shown.status == 2
     assert "SL002 pack-failed" in shown.out
     assert "no data today" in shown.out
+
+
+@pytest.mark.timeout(60)
+def test_facts_are_read_from_pipes(faulty, tmp_path):
+    """Process substitution gives a pipe such as /dev/fd/63, mkfifo a named one; neither can be read twice."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = (
+        f'"{sys.executable}" -m shardlint lint -q <(cat "{faulty}"); echo $?; '
+        f'cat "{faulty}" > "{pipe}" & "{sys.executable}" -m shardlint lint -q "{pipe}"; echo $?'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert [line.partition(",")[0] for line in lines] == ["2 errors", "1", "2 errors", "1"], done.stderr
+
+
+def test_a_contract_of_the_configuration_is_not_used_for_facts_in_silence(run, faulty, tmp_path):
+    (tmp_path / "shardlint.yaml").write_text("lint: {heavy: false}\ncontract: {lazy-buffers: ['*']}\n")
+    done = run("lint", faulty)
+    assert "Warning: shardlint.yaml:2: the contract is not used: contracts are evaluated where facts" in done.err
+    (tmp_path / "shardlint.yaml").write_text("lint: {heavy: false}\n")
+    assert run("lint", faulty).err == ""

@@ -111,7 +111,19 @@ def test_what_is_named_wins_over_what_is_given_over_what_is_declared(tmp_path, m
     assert collect(target, **everything).contract.name == "given"
     declared = collect(Target(model=with_config()), **everything).contract
     assert (declared.source, declared.probes[0].glob) == ("shardlint.yaml", "declared")
-    assert collect(Target(model=with_config()), registry=registry).contract.name == "pack"
+    packs = collect(Target(model=with_config()), registry=registry).contract
+    assert (packs.name, packs.replaces) == ("pack", "")
+
+
+@pytest.mark.parametrize("how", ["given", "declared"])
+def test_whose_contract_is_replaced_is_written_down(how):
+    registry = Registry(AcmeForCausalLM=[Answer(contract=Contract(name="pack"))])
+    given = Contract(name="given") if how == "given" else None
+    settings = SettingsLike() if how == "declared" else None
+    replaced = collect(Target(model=with_config(), contract=given), registry=registry, settings=settings).contract
+    assert replaced.replaces == "pack acme (acme-pack 1.0) for AcmeForCausalLM"
+    alone = collect(Target(model=with_config(), contract=given), registry=Registry(), settings=settings).contract
+    assert alone.replaces == ""
 
 
 PROVIDERS = """

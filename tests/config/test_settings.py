@@ -314,7 +314,6 @@ def test_toml_problems_have_places_too():
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "shardlint.yaml: expected a mapping of settings, got an empty file"),
         (b"- a\n", "shardlint.yaml:1:1: expected a mapping of settings, got a list"),
         (b"text\n", "shardlint.yaml:1:1: expected a mapping of settings, got 'text'"),
         (b"a: 1\nb: \xff\n", "shardlint.yaml:2:4: expected UTF-8 text, got the byte 0xff"),
@@ -328,6 +327,37 @@ def test_toml_problems_have_places_too():
 )
 def test_one_clear_error(content, message):
     assert problems(content) == [message]
+
+
+@pytest.mark.parametrize("content", [b"", b"# later\n", b"---\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_an_empty_configuration(content, folder):
+    write("shardlint.yaml", content)
+    settings = load_settings(folder)
+    assert settings.file == folder / "shardlint.yaml"
+    assert settings.layers[-1].select is None
+    assert settings.fail_level is Severity.ERROR
+
+
+@pytest.mark.parametrize(("kind", "got"), [("folder", "a folder"), ("link", "a link that leads nowhere")])
+def test_what_has_the_name_and_is_no_file_is_not_passed_by(kind, got, folder):
+    path = folder / "shardlint.yaml"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    with pytest.raises(ConfigError) as error:
+        load_settings(folder)
+    assert str(error.value) == f"shardlint.yaml: expected a configuration file, got {got}"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("select", "lint.select"), ("fail_level", "lint.fail-level"), ("local", "packs.local"), ("lints", "lint")],
+)
+def test_a_key_on_the_wrong_level_names_the_right_one(key, meant):
+    assert problems(f"{key}: x\n") == [
+        f"shardlint.yaml:1:1: {key}: expected a known key, got '{key}' (did you mean '{meant}'?)"
+    ]
 
 
 def test_a_byte_order_mark_is_no_obstacle(folder):

@@ -30,6 +30,12 @@ def refused(text):
 
 
 @pytest.mark.usefixtures("_loader")
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "---\n# nothing\n...\n"])
+def test_a_file_without_content_sets_nothing(text):
+    assert read(text).plain() == {}
+
+
+@pytest.mark.usefixtures("_loader")
 def test_places_and_plain_data():
     node = read('a: 1\nb:\n  - x\n  - {c: off, d: 2026-12-31}\n"e f": "7"\n')
     assert node.plain() == {"a": 1, "b": ["x", {"c": "off", "d": "2026-12-31"}], "e f": "7"}
@@ -76,8 +82,6 @@ def test_duplicate_keys_are_told_with_both_places():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "f.yaml: expected a mapping of settings, got an empty file"),
-        ("# nothing\n", "f.yaml: expected a mapping of settings, got an empty file"),
         ("a: 1\n---\nb: 2\n", "f.yaml:2:1: expected one document, got a second one"),
         ("a: !!python/object/apply:os.system [ls]\n", "f.yaml:1:4: expected a plain value, got the tag"),
         ("a: !!str 1\n", "f.yaml:1:4: expected a plain value, got the tag"),

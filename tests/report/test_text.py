@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from report.samples import OUTCOMES, missing, outcome, sample, tie
-from shardlint import Severity
+from report.samples import METADATA, OUTCOMES, missing, outcome, sample, tie
+from shardlint import FrozenDict, Section, Severity
 from shardlint.report import ReportOptions, Verdict, write_concise, write_text
 from shardlint.report.style import wants_color
 from shardlint.report.summary import summary_line
@@ -243,3 +243,80 @@ def test_the_shape_of_a_scalar_and_evidence_without_a_value():
     lines = [line.strip() for line in stream.getvalue().splitlines()]
     assert {"shape: []", "shapes: [], [2]", "nearest: none"} <= set(lines)
     assert not [line for line in lines if line.startswith("frame:")]
+
+
+def absent(*codes, reason="no optimizer was given", lacks=(Section.OPTIMIZER,), **more):
+    return tuple(outcome(code, Status.NOT_EVALUATED, reason=reason, lacks=lacks, **more) for code in codes)
+
+
+def block(outcomes, **options):
+    shown = text(evolve(sample(), outcomes=tuple(outcomes)), **options)
+    return shown.partition("\nNot evaluated\n")[2].partition("\n\n")[0].splitlines()
+
+
+def test_codes_that_follow_each_other_are_one_run():
+    codes = ("D603", "D601", "D602", "D605", "D606", "D608")
+    assert block(absent(*codes)) == ["  no optimizer was given: D601-D603, D605, D606, D608"]
+
+
+def test_of_many_runs_the_rest_is_a_number():
+    codes = tuple(f"D6{number:02d}" for number in range(1, 31, 2))
+    assert block(absent(*codes)) == ["  no optimizer was given: D601, D603, D605, D607, D609, D611, +9 more"]
+    whole = " ".join(" ".join(block(absent(*codes), verbosity=1)).split())
+    assert all(f"{code} rule-{code.lower()}" in whole for code in codes)
+
+
+def test_a_rule_that_lacks_several_things_stands_under_the_first():
+    both = absent("D705", reason="no step was traced; no contract was given", lacks=(Section.RUNTIME, Section.CONTRACT))
+    one = absent("D704", reason="no step was traced", lacks=(Section.RUNTIME,))
+    assert block(both + one) == ["  no step was traced: D704, D705"]
+    assert len(block(both + one, verbosity=1)) == 2
+    own = absent("D706", reason="no step was traced; it was skipped", lacks=())
+    assert block(own) == ["  no step was traced; it was skipped: D706"]
+
+
+def test_of_many_reasons_the_commonest_are_shown():
+    many = [item for number in range(20) for item in absent(f"D1{number:02d}", reason=f"reason {number}", lacks=())]
+    many += absent("D201", "D202", reason="the common one", lacks=())
+    shown = block(many)
+    assert len(shown) == 11
+    assert "  the common one: D201, D202" in shown
+    assert shown[-1] == "  ... and 11 rules for 11 other reasons: all with --verbose"
+    assert len(block(many, verbosity=1)) == 21
+
+
+def test_a_part_that_was_not_evaluated_stands_apart():
+    part = outcome("D603", Status.FOUND, findings=1, partial=True, reason="no optimizer was given")
+    assert block((*absent("D601", "D602"), part)) == ["  no optimizer was given: D601, D602, D603 (in part)"]
+
+
+def brief(report, **options):
+    return "\n".join(concise(report, **options))
+
+
+@pytest.mark.parametrize("write", [text, brief])
+def test_on_a_terminal_the_last_line_is_broken_between_words(write):
+    whole = write(sample()).splitlines()[-1]
+    broken = write(sample(), width=60, terminal=True)
+    last = broken[broken.rindex("32 errors") :].splitlines()
+    assert len(last) > 2
+    assert all(len(line) <= 60 for line in last)
+    assert " ".join(broken.split()).endswith(whole)
+    assert write(sample(), width=60).splitlines()[-1] == whole
+
+
+def test_a_broken_last_line_keeps_its_colours():
+    painted = text(sample(), width=60, terminal=True, color=True)
+    assert re.sub("\x1b\\[[0-9;]*m", "", painted) == text(sample(), width=60, terminal=True)
+    assert painted.rstrip().endswith("\x1b[1;31mFAIL\x1b[0m")
+
+
+def test_a_contract_in_place_of_a_packs_is_told():
+    def with_contract(replaces):
+        told = dict(METADATA) | {"contract": {"source": "shardlint.yaml", "replaces": replaces}}
+        return evolve(sample(), metadata=FrozenDict(told))
+
+    told = "  contract: shardlint.yaml, in place of the one of pack acme for llama"
+    assert told in text(with_contract("pack acme for llama")).splitlines()
+    assert "contract: shardlint.yaml" not in text(with_contract(None))
+    assert "  contract: shardlint.yaml" in text(with_contract(None), verbosity=1).splitlines()

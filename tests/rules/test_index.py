@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardlint.config.schema import all_keys
 from shardlint.diagnostics import DIAGNOSTICS
 from shardlint.testing import cases_by_rule, load_folder
 from shardlint_rules.pack import shardlint_rules
@@ -69,6 +70,15 @@ def test_every_rule_is_tested_on_live_objects(rule):
     own = re.compile(rf"\b{rule.__name__}\b|\b{rule.code}\b|_{rule.code.lower()}_")
     tests = [path for path in ROOT.glob("tests/**/test_*.py") if path != Path(__file__)]
     assert any(own.search(path.read_text(encoding="utf-8")) for path in tests)
+
+
+def test_related_settings_are_spelt_as_in_the_configuration():
+    """What a report prints after `Config` can be typed into shardlint.yaml; other names are those of the model's."""
+    known = {path for path, _ in all_keys()}
+    tables = {path.partition(".")[0] for path in known if "." in path}
+    named = {key for rule in RULES for key in rule.related_config if key.partition(".")[0] in tables and "." in key}
+    assert "contract.lazy-buffers" in named
+    assert named <= known
 
 
 def test_every_rule_has_an_up_to_date_page():

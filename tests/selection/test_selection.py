@@ -150,7 +150,7 @@ def test_every_unknown_selector_is_named_with_a_suggestion():
         )
     assert error.value.problems == (
         "shardlint.yaml:40: severity: 'D999' is no rule, prefix, phase, tag or pack that is loaded",
-        "shardlint.yaml:2: select: 'mixed-domian' is no rule, prefix, phase, tag or pack that is loaded "
+        "shardlint.yaml:2:5: k: 'mixed-domian' is no rule, prefix, phase, tag or pack that is loaded "
         "(did you mean 'mixed-domain'?)",
         "--extend-select: 'mo' is no tag of a loaded pack; there are: acme-own, moe",
         "--extend-select: 'what:x' begins with none of phase:, tag: and pack:",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from attrs import evolve
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts.codec import decode_facts, encode_facts
 from shardlint.runner import Status
 from shardlint.testing import (
@@ -252,3 +252,36 @@ def test_the_kit_needs_neither_torch_nor_pytest():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ast.literal_eval(done.stdout) == []
+
+
+class Weighed(HeavyRule):
+    """
+    A model is too heavy.
+
+    ## What it does
+    Weighs it.
+
+    ## Why it is unsafe
+    It sinks.
+
+    ## What to do
+    Throw something out.
+    """
+
+    code = "KIT009"
+    name = "too-heavy"
+    phase = Phase.V0
+    severity = Severity.ERROR
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+        if live.model > 3:
+            yield self.finding(subject="scales", message=f"it weighs {live.model}")
+
+
+def test_a_heavy_rule_is_run_over_live_objects():
+    facts = base_snapshot("llama")
+    assert run_rule(Weighed, facts, LiveTarget(model=5)).subjects == ("scales",)
+    assert run_rule(Weighed, facts, LiveTarget(model=2)).status is Status.CLEAN
+    without = run_rule(Weighed, facts)
+    assert without.status is Status.NOT_EVALUATED
+    assert "facts alone were given" in without.reason

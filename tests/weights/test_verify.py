@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 
@@ -57,6 +58,12 @@ def test_nothing_of_the_model_is_touched(model, mixtral):
     assert [(p.requires_grad, p._version, p.data_ptr()) for p in model.parameters()] == flags
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all((bits_of(value) == bits_of(before[key])).all() for key, value in model.state_dict().items())
+
+
+def test_memory_can_still_be_resized(model, mixtral):
+    fresh = copy.deepcopy(model)  # as FSDP does, to free what it gathered
+    assert verify(fresh, mixtral).verdict is Verdict.PASS
+    assert all(parameter.untyped_storage().resizable() for parameter in fresh.parameters())
 
 
 def test_one_bit_is_found_at_its_places(model, mixtral):

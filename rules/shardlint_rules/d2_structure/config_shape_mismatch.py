@@ -125,7 +125,7 @@ class ConfigShapeMismatch(Rule):
             yield self.finding(
                 subject=prefix,
                 kind=SubjectKind.MODULE,
-                message=f"the configuration says {wanted} layers, found {len(indices)}",
+                message=f"the configuration says {counted(wanted, 'layer')}, found {len(indices)}",
                 evidence={"config": wanted, "found": len(indices)},
                 key="layers",
             )
@@ -149,7 +149,7 @@ class ConfigShapeMismatch(Rule):
         found = [item for item in model.parameters if ".experts." in item.fqn and len(item.shape) == 3]
         counts = {item.shape[0] for item in found}
         if wanted is not None and len(counts) == 1 and counts != {wanted}:
-            yield self.differs("num_experts", wanted, found[0], f"{found[0].shape[0]} experts")
+            yield self.differs("num_experts", wanted, found[0], counted(found[0].shape[0], "expert"))
 
     def differs(self, name: str, wanted: int, tensor: TensorFacts, found: str) -> Finding:
         return self.finding(

@@ -10,6 +10,7 @@ from shardlint_rules._wording import spoken
 
 _KINDS = {
     "duplicate-source": "two stored keys are for one live tensor",
+    "ambiguous-prefix": "its name with and without the base-model prefix is live",
     "double-write": "two conversions write one live tensor",
     "mixed-group": "one live tensor is stored in two forms, whole and in parts",
     "shared-pattern": "two different conversions take the same keys",
@@ -24,7 +25,8 @@ class ConversionAmbiguous(Rule):
 
     ## What it does
     Follows every stored key through all renamings and conversions of the load plan and reports where two arrive at one
-    live tensor, where a tensor is stored both fused and in parts, where two conversions claim the same source, and
+    live tensor, where a key names one live tensor with the base-model prefix and another one without it, where a tensor
+    is stored both fused and in parts, where two conversions claim the same source, and
     where the name of one stored tensor is the name of a module that holds others.
 
     ## Why it is unsafe

@@ -43,7 +43,7 @@ class CoverageIncomplete(Rule):
     name = "coverage-incomplete"
     phase = Phase.D5
     severity = Severity.ERROR
-    related_config = ("contract.training_only_targets", "contract.inference_only_sources")
+    related_config = ("contract.training-only-targets", "contract.inference-only-sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.load is None and facts.plan is not None and _is_complete(facts.plan):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorPlan
 from shardlint_rules._wording import spoken
+from shardlint_rules._words import counted
 
 _STORED_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16}
 _LIVE_BITS = {
@@ -57,10 +58,11 @@ class DtypeNarrowed(Rule):
             if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(live, 64):
                 continue
             names = [tensor.name for tensor in tensors]
+            many = counted(len(names), "tensor is", "tensors are")
             yield self.finding(
                 subject=f"{stored}->{live}",
                 kind=SubjectKind.MODEL,
-                message=spoken(facts, f"{len(names)} tensors are stored as {stored} and live as {live}: ")
+                message=spoken(facts, f"{many} stored as {stored} and live as {live}: ")
                 + f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
                 evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
             )

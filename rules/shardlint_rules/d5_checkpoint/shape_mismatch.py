@@ -8,6 +8,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.coverage import retained_report
 from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
 from shardlint.keys import KeyResolver, identity_reason, unread_files
+from shardlint_rules._words import counted
 
 Shape = tuple[int, ...]
 
@@ -82,7 +83,7 @@ class ShapeMismatch(Rule):
         how = " and ".join(tensor.operations)
         return self.finding(
             subject=tensor.name,
-            message=f"{tensor.name}: expected {how} of {len(tensor.sources)} stored tensors to give "
+            message=f"{tensor.name}: expected {how} of {counted(len(tensor.sources), 'stored tensor')} to give "
             f"{list(tensor.shape)}, found {list(shape)}{_hint(shape, tensor.shape)}",
             evidence={
                 "keys": tensor.sources[:50],

@@ -8,7 +8,6 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
 from shardlint.names import ranges
-from shardlint.weights import compare_replicas
 
 
 @frozen(kw_only=True)
@@ -44,6 +43,8 @@ class ReplicasDiffer(HeavyRule):
     options_type = ReplicaOptions
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+        from shardlint.weights import compare_replicas
+
         if live.model is None:
             raise NotEvaluated("it compares live replicas, and no model was built")
         result = compare_replicas(live.model, threads=self.options.threads, rank_timeout=self.options.rank_timeout)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
-from shardlint.weights import Result, compare_checkpoints, faults, verify
+
+if TYPE_CHECKING:
+    from shardlint.weights import Result  # the machinery is imported where it runs: most runs do without
 
 _KINDS = {"unread": SubjectKind.KEY, "rank": SubjectKind.RANK}
 
@@ -59,6 +62,8 @@ class WeightsDiffer(HeavyRule):
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
         if live.checkpoint is None:
             raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
+        from shardlint.weights import faults
+
         result = self._of_checkpoint(live) if live.reference else self._of_model(facts, live)
         for fault in faults(result):
             yield self.finding(
@@ -73,6 +78,8 @@ class WeightsDiffer(HeavyRule):
             raise NotEvaluated(result.incomplete)
 
     def _of_checkpoint(self, live: LiveTarget) -> Result:
+        from shardlint.weights import compare_checkpoints
+
         assert live.checkpoint is not None
         assert live.reference is not None
         return compare_checkpoints(
@@ -87,6 +94,8 @@ class WeightsDiffer(HeavyRule):
         )
 
     def _of_model(self, facts: Facts, live: LiveTarget) -> Result:
+        from shardlint.weights import verify
+
         if live.model is None:
             raise NotEvaluated("it compares a live model, and none was built")
         assert live.checkpoint is not None

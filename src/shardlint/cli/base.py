@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -82,15 +82,3 @@ def echo(lines: str | Iterable[str]) -> None:
     """Write lines to standard output."""
     text = lines if isinstance(lines, str) else "\n".join(lines)
     sys.stdout.write(text + "\n")
-
-
-def choose(name: str, known: Mapping[str, Any], what: str, lister: str = "") -> Any:
-    """
-    The value that `known` has for `name`.
-
-    Raises `Problem` with the nearest name, and either all names or the command `lister` that lists them.
-    """
-    if name in known:
-        return known[name]
-    valid = f"`{lister}` lists them" if lister else f"valid: {', '.join(sorted(known))}"
-    raise Problem(f"no {what} {name!r}{did_you_mean(name, known)}; {valid}")

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -71,6 +71,9 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the command line, return its exit status."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _open_closed(number))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -90,6 +93,18 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         return _unexpected(error, arguments)
     return status if isinstance(status, int) else EXIT_OK
+
+
+def _open_closed(number: int) -> TextIO:
+    """
+    A stream in place of one that the caller closed (`>&-`): Python gives None for it, and the next file that is opened
+    would get its number. What is written goes nowhere, as the caller asked.
+    """
+    opened = os.open(os.devnull, os.O_WRONLY)
+    if opened != number:
+        os.dup2(opened, number)
+        os.close(opened)
+    return os.fdopen(number, "w", encoding="utf-8")
 
 
 def _unexpected(error: Exception, arguments: Sequence[str]) -> int:

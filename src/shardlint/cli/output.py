@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from attrs import frozen
 
+from ..names import did_you_mean
 from ..report import BUILTIN_REPORTERS, Report, Reporter, ReportOptions
 from ..report.options import DEFAULT_WIDTH
 from ..report.style import wants_color
-from .base import Problem, choose
+from .base import Problem
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from ..plugins.registry import Registry
 
 _NARROWEST = 40
@@ -33,9 +35,24 @@ class Output:
     path: Path | None
 
 
-def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tuple[Output, ...]:
+def outputs_of(texts: Sequence[str], settings: Settings, reporters: Mapping[str, Reporter]) -> tuple[Output, ...]:
+    """What `--output-format` asks for, else the configuration, else text. Raises `Problem` as `parse_outputs` does."""
+    if texts or not settings.output_format:
+        return parse_outputs(texts or ("text",), reporters)
+    return parse_outputs(settings.output_format, reporters, where_set(settings))
+
+
+def where_set(settings: Settings) -> str:
+    """Where the configuration names output formats: `shardlint.yaml:2:18: report.output-format`."""
+    source = settings.source("report.output-format")
+    return f"{source}:{source.column}: report.output-format" if source.line else "report.output-format"
+
+
+def parse_outputs(
+    texts: Sequence[str], reporters: Mapping[str, Reporter], where: str = "--output-format"
+) -> tuple[Output, ...]:
     """
-    Understand `NAME[:FILE]` of every `--output-format`.
+    Understand every `NAME[:FILE]`, which were written at `where`.
 
     Raises `Problem` for an unknown format, for two formats that both go to standard output or to one file, and for a
     file that cannot be written (`check_writable`).
@@ -43,12 +60,15 @@ def parse_outputs(texts: Sequence[str], reporters: Mapping[str, Reporter]) -> tu
     outputs: list[Output] = []
     for text in texts:
         name, colon, file = text.partition(":")
-        reporter = choose(name, reporters, "output format")
+        if name not in reporters:
+            valid = f"valid: {', '.join(sorted(reporters))}"
+            raise Problem(f"{where}: no output format {name!r}{did_you_mean(name, reporters)}; {valid}")
+        reporter = reporters[name]
         if colon and not file:
-            raise Problem(f"--output-format {text}: expected NAME or NAME:FILE, got no FILE after the colon")
+            raise Problem(f"{where} {text}: expected NAME or NAME:FILE, got no FILE after the colon")
         path = Path(file) if file else None
         if path is not None:
-            check_writable(path, f"--output-format {text}")
+            check_writable(path, f"{where} {text}")
         outputs.append(Output(name, reporter, path))
     _distinct(outputs)
     return tuple(outputs)
@@ -98,22 +118,24 @@ def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOpti
         else:
             from attrs import evolve
 
-            plain = evolve(options, color=False, width=DEFAULT_WIDTH)
+            plain = evolve(options, color=False, width=DEFAULT_WIDTH, terminal=False)
             with atomic_file(item.path) as stream:
                 _report(item, report, stream, plain)
     if all(item.path is not None for item in outputs):
         from ..report.style import Style
-        from ..report.summary import summary_line
+        from ..report.summary import last_line
 
-        sys.stdout.write(summary_line(report, Style(options.color)) + "\n")
+        sys.stdout.write(last_line(report, Style(options.color), options))
 
 
 def _report(item: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Run one reporter. What a pack's prints is no part of any report, and its `sys.exit` does not decide the run."""
     try:
-        item.reporter(report, stream, options)
-    except OSError:
+        with contextlib.redirect_stdout(sys.stderr):
+            item.reporter(report, stream, options)
+    except (OSError, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Problem(f"the output format {item.name!r} failed: {type(error).__name__}: {error}") from error
 
 
@@ -183,4 +205,5 @@ def report_options(
         collapse=collapse,
         show_suppressed=show_suppressed,
         timing=timing,
+        terminal=sys.stdout.isatty(),
     )

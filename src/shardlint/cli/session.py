@@ -174,10 +174,10 @@ def packs_of(settings: Settings, require: tuple[str, ...] = (), disable: tuple[s
 
 def known_pages(
     config: str | None, isolated: bool, require_pack: tuple[str, ...], disable_pack: tuple[str, ...]
-) -> list[RulePage]:
-    """Pages of all rules of the packs that the options lead to, and of the engine's diagnostics."""
+) -> tuple[list[RulePage], tuple[str, ...]]:
+    """Pages of all rules of the packs that the options lead to and of the engine's diagnostics; how packs failed."""
     registry = packs_of(load(config, isolated), require_pack, disable_pack)
-    return all_pages((item.rule_class, item.pack, item.dist) for item in registry.rules)
+    return all_pages((item.rule_class, item.pack, item.dist) for item in registry.rules), registry.failures()
 
 
 def style_of(color: str) -> Style:

@@ -79,6 +79,12 @@ def obtain(
             checkpoint=request.checkpoint,
             values=values,
         )
+    if resolved.facts is not None and settings.contract is not None and facts.contract is None:
+        click.echo(
+            f"Warning: {settings.source('contract')}: the contract is not used: contracts are evaluated where facts "
+            "are collected, and these were collected without one; take the snapshot again with this configuration",
+            err=True,
+        )
     target = resolved.target
     if target is None or target.model is None:
         return facts, None

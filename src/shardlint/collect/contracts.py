@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 class Found:
     """
     What the lookup found: a contract with its source, the problems on the way, or why there is none.
+
+    `replaces` is the pack whose contract would have been taken otherwise.
     """
 
     contract: Contract | None = None
     source: str = ""
+    replaces: str = ""
     problems: tuple[ContractProblem, ...] = ()
     reason: str = ""
 
@@ -67,12 +70,18 @@ def find_contract(
     Raises `TargetError` when `named` cannot be imported.
     """
     if given is not None:
-        return _checked(given, "Target.contract")
+        return _in_place(_checked(given, "Target.contract"), config, registry)
     if named:
-        return load_contract(named, config)
+        return _in_place(load_contract(named, config), config, registry)
     if declared:
-        return _from_mapping(declared, declared_in)
+        return _in_place(_from_mapping(declared, declared_in), config, registry)
     return _from_packs(config, registry, has_model)
+
+
+def _in_place(found: Found, config: FrozenDict | None, registry: Any) -> Found:
+    """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
+    other = _from_packs(config, registry, has_model=True)
+    return attrs.evolve(found, replaces=other.source if other.contract else "")
 
 
 def load_contract(text: str, config: FrozenDict | None = None) -> Found:
@@ -176,6 +185,7 @@ def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) ->
     invariants, problems = evaluate_invariants(contract.invariants, walk.root if walk else None, runtime=runtime)
     return ContractFacts(
         source=found.source,
+        replaces=found.replaces,
         name=contract.name,
         probes=tuple(_like(ProbeFacts, probe) for probe in contract.probes),
         invariants=invariants,

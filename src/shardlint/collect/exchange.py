@@ -21,8 +21,11 @@ from attrs import define, frozen
 
 from ..names import ranges
 
-_SLICE = 1.0
-"""Seconds of one wait: a store client serves one request at a time, and watchdogs of the job use the same one."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+"""
+Seconds between two looks at the store. The store's own wait would hold its client, which watchdogs of the job use too,
+and prints two warnings each time that it ends without the key.
+"""
 
 
 class Store(Protocol):
@@ -33,9 +36,6 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return a value that is there."""
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Return when all keys are there; raise when the time is over."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
@@ -85,12 +85,13 @@ class Place:
 
     def await_key(self, key: str, until: float) -> bool:
         """Wait for a key until a point of the monotonic clock; whether it came. Raises when the store is gone."""
+        pause = _FIRST_PAUSE
         while not self.store.check([key]):
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            with contextlib.suppress(Exception):  # a store that is gone raises in the next check as well
-                self.store.wait([key], datetime.timedelta(seconds=max(0.01, min(_SLICE, left))))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
 

@@ -11,11 +11,13 @@ from typing import Any
 from attrs import evolve
 
 from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from ..facts.checkpoint import TORCH_DTYPES
 from .dcp_rules import DcpRules
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
 from .planner import Exclusions, LiveModel, make_plan
 from .planning import ConfigRefusedError, LoaderRules, PlanUnknownError
+from .staged import behind, in_stored_keys, road_of
 from .stored_bytes import ByteComparer
 
 __all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
@@ -44,8 +46,20 @@ def collect_plan(
     live = from_model_facts(model_facts, adapted=is_adapted(model))
     if checkpoint.format == "dcp":
         return _of_nested(checkpoint, live, exclusions, renames)
-    rules = _live_rules(unwrapped(model), checkpoint, renames)
-    return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+    base = unwrapped(model)
+    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
+    rules = _live_rules(base, checkpoint, renames, road.last)
+    if not road.before:
+        return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+    found = behind(checkpoint, road.before, base, _on_meta)
+    plan = in_stored_keys(make_plan(rules, live, found.checkpoint, exclusions), found, checkpoint, exclusions)
+    return _with_ties_compared(plan, checkpoint)
+
+
+def _on_meta(entry: EntryFacts) -> Any:
+    import torch
+
+    return torch.empty(entry.shape, dtype=getattr(torch, TORCH_DTYPES.get(entry.dtype, "uint8")), device="meta")
 
 
 def _with_ties_compared(plan: PlanFacts, checkpoint: CheckpointFacts) -> PlanFacts:
@@ -117,12 +131,14 @@ def _from_config(
     return _with_ties_compared(plan, checkpoint)
 
 
-def _live_rules(model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]]) -> LoaderRules:
+def _live_rules(
+    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], stage: Sequence[Any] | None
+) -> LoaderRules:
     if not is_pretrained(model):
         return IdentityRules(renames)
     from .transformers_rules import TransformersRules
 
-    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames)
+    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames, stage=stage)
 
 
 def is_pretrained(model: Any) -> bool:

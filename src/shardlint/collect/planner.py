@@ -170,7 +170,8 @@ class _Planner:
 
     def _mixed(self, name: str, extra: Sequence[str]) -> None:
         first = self.tensors[name].sources[0] if name in self.tensors else ""
-        detail = f"{len(extra)} more keys give it in another form: {', '.join(extra[:3])}"
+        more = "1 more key gives" if len(extra) == 1 else f"{len(extra)} more keys give"
+        detail = f"{more} it in another form: {', '.join(extra[:3])}"
         self._remark("mixed-group", name, (first, *extra), detail)
 
     def _remark(self, kind: str, name: str, keys: tuple[str, ...], detail: str) -> None:

@@ -64,11 +64,15 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
     if not text:
         raise TargetError(f"an empty target: {FORMS}")
     if text == "-":
+        if stdin is None and sys.stdin is None:
+            raise TargetError("standard input is closed; expected facts as `shardlint snapshot` writes them")
         data = (stdin or sys.stdin.buffer).read()
         return Resolved(kind="facts", text="-", facts=_decode(data, "standard input"))
     path = Path(text).expanduser()
     if not path.exists():
         raise TargetError(_no_such(text))
+    if path.is_fifo() or path.is_char_device():  # <(command), a named pipe, /dev/stdin: it can be read once
+        return Resolved(kind="facts", text=text, facts=_decode(_content(path), text))
     if path.is_file() and _may_hold_facts(path):
         return _facts_file(path)
     _check_checkpoint(path)
@@ -216,11 +220,14 @@ def _facts_file(path: Path) -> Resolved:
         raise TargetError(f"target {str(path)!r} is a checkpoint's index; point at its folder: {str(path.parent)!r}")
     if path.name == "config.json":
         raise TargetError(f"target {str(path)!r} is a configuration; point at its folder: {str(path.parent)!r}")
+    return Resolved(kind="facts", text=str(path), facts=_decode(_content(path), str(path)))
+
+
+def _content(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise TargetError(f"target {str(path)!r} cannot be read: {error.strerror}") from None
-    return Resolved(kind="facts", text=str(path), facts=_decode(data, str(path)))
 
 
 def _decode(data: bytes, where: str) -> Facts:

@@ -45,7 +45,7 @@ def find_config(start: Path) -> Found:
     """
     folder = start.absolute()
     for place in (folder, *folder.parents):
-        names = [name for name in YAML_NAMES if is_file(place / name)]
+        names = [name for name in YAML_NAMES if _lies_there(place / name)]
         names += [PYPROJECT] if _has_table(place / PYPROJECT) else []
         if names:
             winner, *losers = names
@@ -55,6 +55,18 @@ def find_config(start: Path) -> Found:
         if _exists(place / ".git"):
             break
     return Found(None)
+
+
+def _lies_there(path: Path) -> bool:
+    """
+    Whether there is anything of that name. A folder, a pipe or a link to nowhere counts: reading it tells what is
+    wrong, while passing it by would lint without the settings that somebody meant.
+    """
+    try:
+        path.lstat()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def is_file(path: Path) -> bool:
@@ -168,4 +180,6 @@ def _text(path: Path) -> Text:
 def _instead(path: Path) -> str:
     if path.is_dir():
         return "a folder"
-    return "something that is no regular file" if path.exists() else "no such file"
+    if _exists(path):
+        return "something that is no regular file"
+    return "a link that leads nowhere" if path.is_symlink() else "no such file"

@@ -168,10 +168,17 @@ class Table:
         if key is not None:
             return key.kind.read(entry.node, inner, reader)
         few = len(reader.problems) < _HINTED and len(entry.key) < _HINTED
-        hint = did_you_mean(entry.key.replace("_", "-"), by_name) if few else ""
+        hint = self._hint(entry.key.replace("_", "-"), by_name) if few else ""
         known = hint or f" (known keys: {', '.join(by_name)})"
         reader.problem(entry, inner, f"expected a known key, got '{printable(entry.key)}'{known}")
         return None
+
+    def _hint(self, written: str, by_name: Mapping[str, Key]) -> str:
+        """What was meant: a key of one of the tables below before one of this table that looks like it."""
+        for name, key in by_name.items():
+            if isinstance(key.kind, Table) and any(inner.name == written for inner in key.kind.keys):
+                return f" (did you mean '{name}.{written}'?)"
+        return did_you_mean(written, by_name)
 
     def schema(self) -> dict[str, Any]:
         properties = {}

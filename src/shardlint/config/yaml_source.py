@@ -18,7 +18,8 @@ from ..names import printable
 from .nodes import MAX_DEPTH, MAX_NODES, Entry, Kind, Node, RefusedError, Text
 from .problems import ConfigProblem
 
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+# Compiled on first use: it is dear, and most runs read no YAML.
+_FORBIDDEN = "[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 _TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, got more"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -29,7 +30,7 @@ def read_yaml(text: Text) -> tuple[Node, list[ConfigProblem]]:
 
     Raises `RefusedError` when the text is no YAML that a configuration may be.
     """
-    bad = _FORBIDDEN.search(text.text)
+    bad = re.search(_FORBIDDEN, text.text)
     if bad:
         before = text.text[: bad.start()]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
@@ -73,8 +74,8 @@ class _Builder:
             if isinstance(event, yaml.DocumentStartEvent):
                 root = self.node(next(self.events), 0)
                 self._end()
-                return root
-        raise RefusedError(self.text.problem(0, 0, "", "expected a mapping of settings, got an empty file"))
+                return Node(Kind.MAPPING, ()) if root.is_null and not root.value else root
+        return Node(Kind.MAPPING, ())  # nothing but comments: a file that sets nothing
 
     def _end(self) -> None:
         for event in self.events:
@@ -142,7 +143,7 @@ class _Builder:
 
     def _check_characters(self, event: Any) -> None:
         """Escapes in double quotes can write what the text itself may not hold."""
-        bad = _FORBIDDEN.search(event.value)
+        bad = re.search(_FORBIDDEN, event.value)
         if bad:
             raise self._refused(event, f"expected printable characters, got {printable(bad.group())}")
 

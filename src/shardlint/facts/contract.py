@@ -75,9 +75,12 @@ class SharedStateFacts:
 
 @frozen(kw_only=True)
 class ContractFacts:
-    """A contract as data. `source` names its provider (`package.module:name`, a config file and line, ...)."""
+    """A contract as data. `source` names its provider (`package.module:name`, a config file and line, ...), `replaces`
+    the pack whose contract would have been taken otherwise.
+    """
 
     source: str
+    replaces: str = ""
     name: str = ""
     probes: tuple[ProbeFacts, ...] = ()
     invariants: tuple[InvariantOutcome, ...] = ()

@@ -66,6 +66,7 @@ class LoadRemark:
 
     - duplicate-source: two keys for one live tensor, the first wins;
     - double-write: two conversions write one live tensor, the last wins;
+    - ambiguous-prefix: with and without the base-model prefix a key names a live tensor, `keys` has both;
     - mixed-group: fused and separate copies of one tensor in one checkpoint;
     - shared-pattern: two different conversions take the same source pattern;
     - numbering: the numbers behind a `*` do not run from 0 without a gap, and are ignored;

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..facts import Facts
+from ..names import counted
 from ..rule import Severity
 
 
@@ -27,6 +28,7 @@ def assert_clean(
     __tracebackhide__ = True  # pytest shows the caller's line
     from ..api import lint, lint_facts
 
+    evaluated = (evaluated,) if isinstance(evaluated, str) else tuple(evaluated)
     threshold: Severity = Severity.from_user(level)
     report = lint_facts(target, **arguments) if isinstance(target, Facts) else lint(target, **arguments)
     lacking = [
@@ -43,4 +45,6 @@ def assert_clean(
         stream = io.StringIO()
         write_text(report, stream, ReportOptions(verbosity=0))
         told = "".join(f"\nnot evaluated: {reason}" for reason in lacking)
-        raise AssertionError(f"expected a clean lint, found {len(found)} finding(s)\n{stream.getvalue()}{told}")
+        wrong = [counted(len(found), "finding")] if found or not lacking else []
+        wrong += [f"{counted(len(lacking), 'rule')} not evaluated"] if lacking else []
+        raise AssertionError(f"expected a clean lint, found {' and '.join(wrong)}\n{stream.getvalue()}{told}")

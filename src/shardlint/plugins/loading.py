@@ -160,10 +160,10 @@ def _check_api(info: PackInfo, origin: Origin, frame: str) -> None:
     window = f"{API_VERSION}" if OLDEST_API == API_VERSION else f"{OLDEST_API} to {API_VERSION}"
     pack = origin.dist or "the pack"
     if api > API_VERSION:
-        todo = f"Upgrade shardlint, or install an older {pack}" + (f" (<{origin.version})" if origin.dist else "")
+        advice = f"Upgrade shardlint, or install an older {pack}" + (f" (<{origin.version})" if origin.dist else "")
     else:
-        todo = f"Upgrade {pack}, or install an older shardlint"
-    raise PackFault(f"it needs plugin API {api}; shardlint {__version__} offers {window}. {todo}", frame)
+        advice = f"Upgrade {pack}, or install an older shardlint"
+    raise PackFault(f"it needs plugin API {api}; shardlint {__version__} offers {window}. {advice}", frame)
 
 
 def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:

@@ -143,6 +143,14 @@ class Registry:
         matching = (item for item in self.rules if wanted.upper() == item.code or wanted.lower() == item.name)
         return next(matching, None)
 
+    def failures(self) -> tuple[str, ...]:
+        """A line for each thing that went wrong with a pack: a rule that nobody knows may be missing because of it."""
+        lines = []
+        for finding in self.diagnostics:
+            frame = finding.evidence.get("frame")
+            lines.append(f"{finding.code} {finding.message}" + (f" at {frame}" if frame else ""))
+        return tuple(lines)
+
     def contracts(self, query: ContractQuery) -> tuple[ContractAnswer, ...]:
         """
         Ask every provider by itself. Those that answer None are left out; one that fails is an answer with an error.

@@ -9,7 +9,7 @@ from ..rule import Finding
 from .model import Report
 from .options import ReportOptions
 from .style import Style
-from .summary import summary_line
+from .summary import last_line
 
 
 def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> None:
@@ -24,7 +24,7 @@ def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> Non
                 stream.write(style.paint(finding_line(hidden.finding) + reason, "dim") + "\n")
         for why in report.blocked_by:
             stream.write(style.paint("untrusted", "bold", "red") + f" {printable(why)}\n")
-    stream.write(summary_line(report, style) + "\n")
+    stream.write(last_line(report, style, options))
 
 
 def finding_line(item: Finding, style: Style | None = None) -> str:

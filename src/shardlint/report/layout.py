@@ -109,8 +109,3 @@ def _some(items: list[str], most: int) -> str:
     more = len(items) - most
     shown = items if more <= 1 else items[:most]
     return ", ".join(shown) + (f", ... {more} more" if more > 1 else "")
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 rule`, `2 rules`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

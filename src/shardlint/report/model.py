@@ -7,6 +7,7 @@ import enum
 from attrs import field, frozen
 
 from ..facts import EMPTY, FrozenDict
+from ..names import counted
 from ..rule import Finding, Severity
 from ..runner import Outcome, Status
 
@@ -91,7 +92,7 @@ class LintError(Exception):
         self.report = report
         lines = [f"{item.code} {item.name} {item.subject}: {item.message}" for item in report.errors()]
         lines += [f"not trustworthy: {reason}" for reason in report.blocked_by]
-        super().__init__(f"shardlint found {len(report.errors())} error(s)\n" + "\n".join(lines))
+        super().__init__(f"shardlint found {counted(len(report.errors()), 'error')}\n" + "\n".join(lines))
 
 
 def verdict_of(findings: tuple[Finding, ...], blocked_by: tuple[str, ...], fail_level: Severity | None) -> Verdict:

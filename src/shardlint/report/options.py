@@ -11,6 +11,7 @@ DEFAULT_WIDTH = 100
 class ReportOptions:
     """
     What the user asked for. `width` is in columns; `color` is decided already (terminal, NO_COLOR, `--color`).
+    `terminal` says that the stream is one, so that long lines are better broken than left to it.
 
     `verbosity` is -1 for quiet, 0, or 1 and more for verbose. `collapse` joins findings that differ only in layer or
     expert numbers. A format may ignore what means nothing to it.
@@ -22,6 +23,7 @@ class ReportOptions:
     collapse: bool = True
     show_suppressed: bool = False
     timing: bool = False
+    terminal: bool = False
 
     @property
     def quiet(self) -> bool:

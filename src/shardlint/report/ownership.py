@@ -12,8 +12,8 @@ from attrs import asdict, frozen
 
 from ..facts import OwnershipFacts, ReductionFacts, ShardingFacts, UnitFacts, thaw
 from ..facts.sharding import placement_texts
-from ..names import collapse, natural_key, pattern_of, ranges
-from .layout import counted, table
+from ..names import collapse, counted, natural_key, pattern_of, ranges
+from .layout import table
 
 UNKNOWN = "unknown"
 NAMES = 2

@@ -7,10 +7,12 @@ from collections import Counter
 import msgspec
 
 from ..facts import FrozenDict, Section
+from ..names import counted
 from ..rule import Severity
 from ..runner import Outcome, Status
-from .layout import counted
+from .layout import wrap
 from .model import Report, Verdict
+from .options import ReportOptions
 from .style import Style
 
 _SECTION_NOUNS = {
@@ -53,25 +55,42 @@ def summarise(report: Report) -> Summary:
     )
 
 
+def last_line(report: Report, style: Style, options: ReportOptions) -> str:
+    """
+    The summary line with its end of line. On a terminal it is broken between words, so that the terminal breaks none;
+    in files and pipes it stays one line, for `tail -1`.
+    """
+    line = summary_line(report)
+    lines = wrap(line, options.width, "", "  ") if options.terminal else [line]
+    return "".join(f"{_painted(text, report, style)}\n" for text in lines)
+
+
 def summary_line(report: Report, style: Style | None = None) -> str:
     """The last line of every report for people: findings, what became of the rules and why, the verdict."""
-    style = style or Style()
     count = summarise(report)
-    findings = [
-        style.severity(Severity.ERROR, counted(count.errors, "error")) if count.errors else "0 errors",
-        style.severity(Severity.WARNING, counted(count.warnings, "warning")) if count.warnings else "0 warnings",
-    ]
-    findings += [style.severity(Severity.INFO, counted(count.infos, "info"))] if count.infos else []
+    findings = list(_severities(count).values())
     findings += [f"{count.suppressed:,} suppressed"] if count.suppressed else []
-    verdict = style.paint(report.verdict.value, *_VERDICT_STYLE[report.verdict])
     parts = [", ".join(findings), f"{counted(count.rules, 'rule')}: {_rules(report, count)}"]
     parts += ["the coverage of the checkpoint is unknown"] if unknown_coverage(report) else []
-    return " | ".join([*parts, verdict])
+    return _painted(" | ".join([*parts, report.verdict.value]), report, style or Style())
 
 
 def unknown_coverage(report: Report) -> str:
     """Why nobody knows whether the checkpoint fills the model; empty when that is known, or there is none."""
     return str(report.coverage.get("reason", "")) if report.coverage else ""
+
+
+def _severities(count: Summary) -> dict[Severity, str]:
+    found = {Severity.ERROR: counted(count.errors, "error"), Severity.WARNING: counted(count.warnings, "warning")}
+    return found | ({Severity.INFO: counted(count.infos, "info")} if count.infos else {})
+
+
+def _painted(line: str, report: Report, style: Style) -> str:
+    """The line, or a part of it, with the colours of severities that were found and of the verdict."""
+    for severity, text in _severities(summarise(report)).items():
+        line = line if text.startswith("0 ") else line.replace(text, style.severity(severity, text), 1)
+    verdict = report.verdict.value
+    return line.replace(verdict, style.paint(verdict, *_VERDICT_STYLE[report.verdict]), 1)
 
 
 def _rules(report: Report, count: Summary) -> str:

@@ -7,17 +7,19 @@ from itertools import groupby
 from typing import Any, TextIO
 
 from ..facts import FrozenDict
-from ..names import printable, ranges
+from ..names import counted, printable, ranges
 from ..rule import Finding
-from ..runner import Status
+from ..runner import Outcome, Status
 from .collapse import Group, groups
-from .layout import MOST_ITEMS, counted, labelled, paragraphs, plain, wrap
+from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report, SuppressedFinding
 from .options import ReportOptions
 from .style import Style
-from .summary import summary_line, unknown_coverage
+from .summary import last_line, unknown_coverage
 
 MOST_ROWS = 20
+MOST_REASONS = 10
+MOST_RUNS = 6
 _COLUMN = 12
 _PLURALS = {"config": "config keys", "key": "keys"}
 
@@ -28,7 +30,7 @@ def write_text(report: Report, stream: TextIO, options: ReportOptions) -> None:
     if not options.quiet:
         for line in _body(report, options, style):
             stream.write(line + "\n")
-    stream.write(summary_line(report, style) + "\n")
+    stream.write(last_line(report, style, options))
 
 
 def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
@@ -58,6 +60,10 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if checkpoint:
         counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
         yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
+    contract = facts.get("contract")
+    if contract and (options.verbose or contract["replaces"]):
+        replaced = f", in place of the one of {contract['replaces']}" if contract["replaces"] else ""
+        yield from wrap(f"contract: {contract['source']}{replaced}", options.width, "  ")
     yield ""
 
 
@@ -149,22 +155,77 @@ def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[
     yield ""
 
 
+_TITLES = {Status.NOT_EVALUATED: "Not evaluated", Status.BLOCKED: "Blocked", Status.LEFT_OUT: "Left out"}
+
+
 def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
-    """What did not run, by reason: every rule by name when verbose, else by code."""
-    titles = {Status.NOT_EVALUATED: "Not evaluated", Status.BLOCKED: "Blocked", Status.LEFT_OUT: "Left out"}
-    for status, title in titles.items():
-        reasons: dict[str, list[str]] = {}
-        for item in report.outcomes:
-            if item.status is status or (status is Status.NOT_EVALUATED and item.partial):
-                partly = " (in part)" if item.partial else ""
-                shown = f"{item.code} {item.name}" if options.verbose else item.code
-                reasons.setdefault(item.reason, []).append(shown + partly)
-        if reasons:
-            yield style.paint(title, "bold")
-        for reason, rules in reasons.items():
-            yield from wrap(f"{reason}: {', '.join(rules)}", options.width, "  ", "    ")
-        if reasons:
-            yield ""
+    """
+    What did not run, by reason. Verbose: every rule by its name under all that it lacks. Else the commonest reasons,
+    each rule under the first thing that it lacks, consecutive codes as one run.
+    """
+    for status, title in _TITLES.items():
+        items = [item for item in report.outcomes if _belongs(item, status)]
+        if not items:
+            continue
+        yield style.paint(title, "bold")
+        by_reason = _by_reason(items, whole=options.verbose)
+        kept = by_reason if options.verbose or len(by_reason) <= MOST_REASONS + 1 else _commonest(by_reason)
+        for reason, members in kept.items():
+            shown = _named(members) if options.verbose else _runs(members)
+            yield from wrap(f"{reason}: {shown}", options.width, "  ", "    ")
+        if len(kept) < len(by_reason):
+            rest = sum(len(members) for reason, members in by_reason.items() if reason not in kept)
+            reasons = counted(len(by_reason) - len(kept), "other reason")
+            yield style.paint(f"  ... and {counted(rest, 'rule')} for {reasons}: all with --verbose", "dim")
+        yield ""
+
+
+def _belongs(item: Outcome, status: Status) -> bool:
+    return item.status is status or (status is Status.NOT_EVALUATED and item.partial)
+
+
+def _by_reason(items: Sequence[Outcome], *, whole: bool) -> dict[str, list[Outcome]]:
+    """The outcomes by reason in order of code. Not `whole`: of several sections that a rule lacks the first counts."""
+    found: dict[str, list[Outcome]] = {}
+    for item in sorted(items, key=lambda item: item.code):
+        reason = item.reason if whole or len(item.lacks) < 2 else item.reason.partition("; ")[0]
+        found.setdefault(reason, []).append(item)
+    return found
+
+
+def _commonest(by_reason: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
+    """The reasons of most rules, in the order that they had."""
+    most = set(sorted(by_reason, key=lambda reason: -len(by_reason[reason]))[:MOST_REASONS])
+    return {reason: members for reason, members in by_reason.items() if reason in most}
+
+
+def _named(members: Sequence[Outcome]) -> str:
+    return ", ".join(f"{item.code} {item.name}{' (in part)' if item.partial else ''}" for item in members)
+
+
+def _runs(members: Sequence[Outcome]) -> str:
+    """`D101-D103, D202`: codes that follow each other as one run, and of many runs how many rules the rest has."""
+    runs: list[list[Outcome]] = []
+    for item in members:
+        if runs and not item.partial and not runs[-1][-1].partial and _follows(runs[-1][-1].code, item.code):
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    shown = runs if len(runs) <= MOST_RUNS + 1 else runs[:MOST_RUNS]
+    texts = [text for run in shown for text in _run(run)]
+    rest = len(members) - sum(len(run) for run in shown)
+    return ", ".join(texts) + (f", +{rest} more" if rest else "")
+
+
+def _run(run: Sequence[Outcome]) -> list[str]:
+    if len(run) > 2:
+        return [f"{run[0].code}-{run[-1].code}"]
+    return [item.code + (" (in part)" if item.partial else "") for item in run]
+
+
+def _follows(before: str, after: str) -> bool:
+    stem, number = after.rstrip("0123456789"), after[len(after.rstrip("0123456789")) :]
+    return bool(number) and before == f"{stem}{int(number) - 1:0{len(number)}d}"
 
 
 def _timing(report: Report, style: Style) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import Facts
+from ..live import LiveTarget
 from ..rule import Finding, Rule
 from ..runner import SelectedRule, Status, evaluate
 from .cases import Case, CaseError, Expected, case_facts
@@ -28,14 +29,15 @@ class RuleRun:
         return tuple(finding.subject for finding in self.findings)
 
 
-def run_rule(rule: type[Rule] | Rule, facts: Facts, **options: Any) -> RuleRun:
+def run_rule(rule: type[Rule] | Rule, facts: Facts, live: LiveTarget | None = None, **options: Any) -> RuleRun:
     """
     Evaluate `rule` over `facts` as the engine does, with `options` of the rule by name.
 
+    A `HeavyRule` reads `live` (`shardlint.LiveTarget`); without it, it is not evaluated.
     Raises `AssertionError` when the rule crashes, so that no test takes a crash for silence.
     """
     instance = rule if isinstance(rule, Rule) else rule(rule.options_type(**options))
-    evaluation = evaluate(facts, [SelectedRule(rule=instance, pack="under test")])
+    evaluation = evaluate(facts, [SelectedRule(rule=instance, pack="under test")], heavy=True, live=live)
     (outcome,) = evaluation.outcomes
     if outcome.status is Status.CRASHED:
         raise AssertionError(f"{outcome.code} crashed: {outcome.reason}\n{evaluation.findings[-1].evidence}")

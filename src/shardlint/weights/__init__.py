@@ -9,6 +9,7 @@ Under a running process group every rank calls it, and every rank gets the resul
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,12 @@ from .tally import Difference
 if TYPE_CHECKING:
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
     from .engine import Progress
+    from .export import ExportFaults
     from .shards import ExternalShard, ExternalState
 
 __all__ = [
     "Difference",
+    "ExportUnknownError",
     "ExternalShard",
     "ExternalState",
     "Fault",
@@ -34,11 +37,17 @@ __all__ = [
     "Verdict",
     "WeightsDifferError",
     "WrongLayout",
+    "check_export",
     "compare_checkpoints",
     "compare_replicas",
     "faults",
+    "record_conversions",
     "verify",
 ]
+
+
+class ExportUnknownError(Exception):
+    """The load or the export of a model cannot be followed, so nothing is said about it. The text says why."""
 
 
 def verify(
@@ -127,6 +136,57 @@ def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: fl
     from .running import run_replicas
 
     return run_replicas(model, Options(threads=threads), rank_timeout)
+
+
+def check_export(
+    model: Any,
+    checkpoint: str | Path,
+    *,
+    model_facts: ModelFacts | None = None,
+    checkpoint_facts: CheckpointFacts | None = None,
+    contract: ContractFacts | None = None,
+    renames: tuple[tuple[str, str], ...] = (),
+) -> tuple[ExportFaults, ...]:
+    """
+    Follow the export of `model` in its original format, without values, and compare it with `checkpoint`.
+
+    A right export gives back exactly the checkpoint's keys, shapes and element positions: then nothing is returned.
+    The arguments are those of `verify`. Nothing is saved and no tensor is read. Raises `ExportUnknownError` when the
+    load or the export cannot be followed.
+    """
+    from ..collect.checkpoint import CheckpointError, collect_checkpoint
+    from ..collect.model import model_facts as collect_model_facts
+    from ..collect.planning import PlanUnknownError
+    from ..collect.walk import walk
+    from .export import check_export as check
+    from .export import grouped
+    from .running import exclusions_of
+    from .sources import ReadError
+
+    try:
+        found = check(
+            model,
+            model_facts or collect_model_facts(walk(model)),
+            checkpoint_facts or collect_checkpoint(Path(checkpoint)),
+            renames=renames,
+            exclusions=exclusions_of(contract),
+        )
+    except (PlanUnknownError, CheckpointError, ReadError) as error:
+        raise ExportUnknownError(str(error)) from error
+    return grouped(found)
+
+
+def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable[Any]) -> None:
+    """
+    Record on `model` the weight conversions of its load in two stages, for V002, V004, D501 and D502 to follow.
+
+    `base` leads from the checkpoint to the base model, `replacement` from there to the modules that replaced some of
+    its own; either may be empty. They are Transformers' `WeightRenaming` and `WeightConverter`, or objects like them.
+    The record is the attribute `_weight_conversion_stages`. Raises `TypeError` for anything else.
+    """
+    from ..collect.recorded import record_conversions as record
+
+    record(model, base=base, replacement=replacement)
 
 
 def __getattr__(name: str) -> Any:

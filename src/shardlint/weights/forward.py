@@ -11,20 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..collect.identity_rules import IdentityRules
 from ..collect.live_names import from_model_facts, is_adapted, unwrapped
 from ..collect.plan import is_pretrained, live_quantizer
 from ..collect.planner import Exclusions, make_plan
 from ..collect.planning import Converted, LoaderRules, PlanUnknownError
-from ..collect.transformers_rules import TransformersRules, fresh_copy
+from ..collect.recorded import pristine
+from ..collect.staged import Behind, Road, behind, in_stored_keys, road_of
+from ..collect.transformers_rules import TransformersRules
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
 from .symbolic import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
+Given = Mapping[str, SymbolicTensor] | None
 Evaluate = Callable[[Callable[[str], torch.Tensor]], Values]
 
 
@@ -81,26 +84,52 @@ def forward(
             f"{len(checkpoint.entries)} tensors"
         )
     sources = sources_of(checkpoint)
-    rules = _rules(unwrapped(model), checkpoint, renames, sources, cast=cast)
+    base = unwrapped(model)
+    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
-    plan = make_plan(rules, live, checkpoint, exclusions)
-    return _assembled(plan, rules, sources)
+    found = behind(checkpoint, road.before, base, lambda entry: _whole(entry, sources)) if road.before else None
+    given = tensors_of(found)
+    rules = rules_of(base, checkpoint, renames, sources, road, cast=cast, given=given)
+    plan = make_plan(rules, live, found.checkpoint if found else checkpoint, exclusions)
+    made = assembled(plan, rules, sources, given)
+    return evolve(made, plan=in_stored_keys(plan, found, checkpoint, exclusions)) if found else made
 
 
-def _rules(
-    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet, *, cast: bool
+def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
+    source = sources.tensors.get(entry.key)
+    if source is None:
+        raise PlanUnknownError(f"{entry.key}: {sources.refused.get(entry.key, 'it is not stored')}")
+    return SymbolicTensor.leaf(entry.key, source.shape, source.dtype)
+
+
+def tensors_of(found: Behind | None) -> Given:
+    """The tensors of a checkpoint behind recorded stages; None when there are no stages before the last."""
+    return None if found is None else {key: item.tensor for key, item in found.made.items()}
+
+
+def rules_of(
+    model: Any,
+    checkpoint: CheckpointFacts,
+    renames: Sequence[tuple[str, str]],
+    sources: SourceSet,
+    road: Road,
+    *,
+    cast: bool,
+    given: Given = None,
 ) -> LoaderRules:
+    """The rules of the model's loader. `given` are tensors that stand in the place of the stored ones, by key."""
     if not is_pretrained(model):
         return IdentityRules(renames)
     quantizer = live_quantizer(model, checkpoint)
-    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames)
+    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames, stage=road.last, given=given)
 
 
 class FollowedRules(TransformersRules):
     """Transformers' rules, with conversions run on symbolic tensors that are kept by live name."""
 
-    def __init__(self, model: Any, sources: SourceSet, *, cast: bool, **settings: Any) -> None:
+    def __init__(self, model: Any, sources: SourceSet, *, cast: bool, given: Given = None, **settings: Any) -> None:
         super().__init__(model, **settings)
+        self._given = given
         self._cast = cast
         self._sources = sources
         self.regions: dict[str, SymbolicTensor] = {}
@@ -109,7 +138,8 @@ class FollowedRules(TransformersRules):
 
     def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         """Follow the elements; what needs values becomes a group, what would touch the model is refused."""
-        unreadable = next((entry.key for _, entry in parts if entry.key not in self._sources.tensors), None)
+        stored = self._sources.tensors if self._given is None else self._given
+        unreadable = next((entry.key for _, entry in parts if entry.key not in stored), None)
         if unreadable is not None:
             return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
         deserialising = [item for item in self.operations(recipe) if item.endswith("Deserialize")]
@@ -130,9 +160,12 @@ class FollowedRules(TransformersRules):
         return Converted({name: None})
 
     def _leaf(self, key: str, recipe: Any, wanted: torch.dtype) -> SymbolicTensor:
-        source = self._sources.tensors[key]
-        leaf = SymbolicTensor.leaf(key, source.shape, source.dtype)
-        return leaf if self._kept_as_stored(source.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
+        if self._given is None:
+            source = self._sources.tensors[key]
+            leaf = SymbolicTensor.leaf(key, source.shape, source.dtype)
+        else:
+            leaf = self._given[key]
+        return leaf if self._kept_as_stored(leaf.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
 
     def _kept_as_stored(self, dtype: torch.dtype, recipe: Any) -> bool:
         """Whether the loader hands the tensor over uncast: what a quantiser stores, it decodes itself."""
@@ -141,7 +174,7 @@ class FollowedRules(TransformersRules):
         return self._quantizer is not None and not dtype.is_floating_point
 
     def _run(self, name: str, recipe: Any, parts: Sequence[tuple[str, str, torch.Tensor]]) -> dict[str, Any]:
-        group = fresh_copy(recipe)
+        group = pristine(recipe)
         for pattern, key, tensor in parts:
             group.add_tensor(name, key, pattern, tensor)
         with torch.no_grad():
@@ -153,6 +186,8 @@ class FollowedRules(TransformersRules):
     def _group(
         self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], wanted: torch.dtype, reason: str
     ) -> Converted:
+        if self._given is not None:
+            return self._refuse(name, f"{reason}, and its tensors come out of another recorded stage")
         keys = tuple(dict.fromkeys(entry.key for _, entry in parts))
 
         def evaluate(read: Callable[[str], torch.Tensor]) -> Values:
@@ -167,15 +202,18 @@ class FollowedRules(TransformersRules):
         return Converted({name: None})
 
 
-def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forward:
-    converted = rules.regions if isinstance(rules, FollowedRules) else {}
-    groups = rules.groups if isinstance(rules, FollowedRules) else {}
-    refused = dict(rules.refused) if isinstance(rules, FollowedRules) else {}
+def assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet, given: Given = None) -> Forward:
+    """Put together what the rules followed while the plan was made: the symbolic tensors by live name."""
+    followed = rules if isinstance(rules, FollowedRules) else None
+    converted = followed.regions if followed else {}
+    groups = followed.groups if followed else {}
+    refused = dict(followed.refused) if followed else {}
+    refused.update(_ambiguous(plan))
     regions: dict[str, SymbolicTensor] = {}
     for tensor in plan.tensors:
         if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
             continue
-        found = converted.get(tensor.name) if tensor.operations else _stored(tensor, sources, refused)
+        found = converted.get(tensor.name) if tensor.operations else _stored(tensor, sources, refused, given)
         if found is not None:
             regions[tensor.name] = found
     for tensor in plan.tensors:
@@ -186,8 +224,22 @@ def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forwa
     return Forward(plan=plan, sources=sources, regions=regions, groups=groups, refused=refused)
 
 
-def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str]) -> SymbolicTensor | None:
+def _ambiguous(plan: PlanFacts) -> dict[str, str]:
+    """Live tensors of which it would be a guess which stored tensor fills them, with both candidates."""
+    found: dict[str, str] = {}
+    for remark in plan.remarks:
+        if remark.kind == "duplicate-source":
+            found[remark.name] = f"ambiguous: the stored keys {' and '.join(remark.keys)} are both for it"
+        elif remark.kind == "ambiguous-prefix":
+            text = f"ambiguous: with and without the base-model prefix a key is for {' and '.join(remark.keys)}"
+            found.update(dict.fromkeys(remark.keys, text))
+    return found
+
+
+def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str], given: Given) -> SymbolicTensor | None:
     (key,) = tensor.sources
+    if given is not None:
+        return given[key]
     source: Source | None = sources.tensors.get(key)
     if source is None:
         refused[tensor.name] = f"{key}: {sources.refused.get(key, 'it is not stored')}"

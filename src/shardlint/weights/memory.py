@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 
@@ -32,6 +33,21 @@ def check_readable(name: str, local: torch.Tensor) -> None:
         )
 
 
+def _storage_of(local: torch.Tensor) -> Bits:
+    """
+    The storage of a CPU tensor in place, as an array of whole elements.
+
+    Not by way of `Tensor.numpy`: what that has seen can never be resized again, and FSDP frees gathered parameters by
+    resizing. The array is valid as long as the tensor lives.
+    """
+    storage, item = local.untyped_storage(), local.element_size()
+    count = storage.nbytes() // item
+    if not count:
+        return np.empty(0, UNSIGNED[item])
+    memory = (ctypes.c_ubyte * (count * item)).from_address(storage.data_ptr())
+    return np.asarray(memory).view(UNSIGNED[item])
+
+
 class LiveTensor:
     """
     One local tensor under its name. Host memory is read in place, device memory tile by tile through a small buffer.
@@ -55,8 +71,7 @@ class LiveTensor:
         integers = local.detach().view(INTEGERS[self.item])
         self._local = integers
         if self.in_host_memory:
-            flat = torch.empty(0, dtype=integers.dtype).set_(local.untyped_storage())
-            self._flat: Bits = flat.numpy().view(UNSIGNED[self.item])
+            self._flat: Bits = _storage_of(local)
             self._address = int(self._flat.ctypes.data)
 
     def address(self, offset: int) -> int:

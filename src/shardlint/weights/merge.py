@@ -202,6 +202,10 @@ def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[s
 def _leftovers(plan: PlanFacts) -> dict[str, tuple[str, bool]]:
     """Stored keys without a live tensor: why, and whether that is right."""
     found: dict[str, tuple[str, bool]] = {}
+    for remark in plan.remarks:
+        if remark.kind == "duplicate-source":
+            text = f"ambiguous: the stored keys {' and '.join(remark.keys)} are both for {remark.name}"
+            found.update(dict.fromkeys(remark.keys, (text, False)))
     for item in plan.leftovers:
         text = f"{item.reason} ({item.pattern})" if item.pattern else item.reason
         if item.reason == "unexpected":

@@ -26,6 +26,11 @@ from .volume import Lattice
 # The largest conversion that is evaluated on values when no bound is given.
 GROUP_BYTES = 1 << 31
 
+_UNDECLARED = (
+    "no stored key arrives there, and some stored keys arrive nowhere; if they were loaded with a key_mapping or "
+    "another loader's renaming that the model does not record, declare it as checkpoint.renames"
+)
+
 
 @frozen(kw_only=True)
 class LivePart:
@@ -183,6 +188,8 @@ class Worker:
             return "it is not part of the load plan"
         if plan.status == "mismatched":
             return f"the checkpoint gives the shape {list(plan.converted_shape or ())}"
+        if plan.status == "missing" and any(item.reason == "unexpected" for item in self.forward.plan.leftovers):
+            return f"missing: {_UNDECLARED}"
         return f"{plan.status}: {plan.reason}" if plan.reason else plan.status
 
     def _add_live(self, shard: Shard, expected: int, covered: int, **more: object) -> None:

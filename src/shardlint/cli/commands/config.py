@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...report.layout import counted
+from ...names import counted
 from ...rule import Severity
 from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, Group, Problem, echo
-from ..output import parse_outputs, reporters_of, write_whole
+from ..output import parse_outputs, reporters_of, where_set, write_whole
 from ..session import config_options, format_option, load, pack_options, packs_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def command() -> None:
     "show",
     cls=Command,
     examples=(
-        ("shardlint config show", "every setting that is not its default, and where it stands"),
+        ("shardlint config show", "every setting, its value, and where it stands"),
         ("shardlint config show --output-format json", "for programs"),
     ),
 )
@@ -66,7 +66,7 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
 
     settings = load(config, isolated)
     session = open_session(settings, registry=packs_of(settings, require_pack, disable_pack))
-    parse_outputs(settings.output_format, reporters_of(session.registry))
+    parse_outputs(settings.output_format, reporters_of(session.registry), where_set(settings))
     found = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
     findings = (*session.registry.diagnostics, *session.selection.diagnostics, *found.diagnostics)
     errors = sum(item.severity is Severity.ERROR for item in findings)

@@ -11,7 +11,7 @@ from attrs import frozen
 from ...report.model import Verdict
 from ...rule import Severity
 from ..base import EXIT_OK, Command, option
-from ..output import parse_outputs, report_options, reporters_of, write_outputs
+from ..output import outputs_of, report_options, reporters_of, write_outputs
 from ..session import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..targets import Request, obtain, target_options
 from ..weights import WeightChoices, shown_progress, weight_options
@@ -142,7 +142,7 @@ def command(
         raise click.UsageError("--quiet and --verbose exclude each other")
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
-    outputs = parse_outputs(chosen.output_format or settings.output_format or ("text",), reporters_of(registry))
+    outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
     session = open_session(
         settings,
         registry=registry,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ...names import counted
 from ...report.layout import labelled, table
 from ...report.style import Style
 from ..base import EXIT_OK, EXIT_UNTRUSTED, Command, echo
@@ -51,7 +52,7 @@ def command(
                 f"{item.dist or '(local)'} {item.version}".strip(),
                 f"api {item.api}" if item.api is not None else "",
                 item.status.value,
-                f"{item.rules} rules",
+                counted(item.rules, "rule"),
                 item.location,
             )
             for item in registry.packs

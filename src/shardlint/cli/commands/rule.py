@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from ...names import did_you_mean
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
-from ..base import Command, choose, echo
+from ..base import Command, Problem, echo
 from ..output import terminal_width
 from ..session import color_option, complete_rules, format_option, known_pages, pack_options, style_of
+
+_CODE = re.compile(r"([DV][0-9]|[A-Z]{2,8})[0-9]+\Z")  # a built-in code begins with its phase, others with a prefix
 
 
 @click.command(
@@ -34,11 +39,9 @@ def command(rules: tuple[str, ...], everything: bool, output_format: str, color:
     """
     if bool(rules) == everything:
         raise click.UsageError("expected the code or name of a rule, or --all")
-    pages = known_pages(**packs)
+    pages, failures = known_pages(**packs)
     known = by_code_and_name(pages)
-    chosen = (
-        pages if everything else [choose(_spelling(rule, known), known, "rule", "shardlint rules") for rule in rules]
-    )
+    chosen = pages if everything else [_page(rule, known, failures) for rule in rules]
     if output_format == "json":
         from ...report.json import encode
 
@@ -50,6 +53,21 @@ def command(rules: tuple[str, ...], everything: bool, output_format: str, color:
         echo("\n\n\n".join("\n".join(page_text(page, width, style)) for page in chosen))
 
 
-def _spelling(text: str, known: dict[str, RulePage]) -> str:
-    """Codes may be typed in lower case."""
-    return text.upper() if text not in known and text.upper() in known else text
+def _page(text: str, known: dict[str, RulePage], failures: Sequence[str]) -> RulePage:
+    """The page of a code, which may be typed in lower case, or name. Raises `Problem` naming what was meant."""
+    found = known.get(text) or known.get(text.upper())
+    if found is None:
+        problem = f"no rule {text!r}{_hint(text, known)}; `shardlint rules` lists them"
+        raise Problem("\n".join((problem, *failures)))
+    return found
+
+
+def _hint(text: str, known: dict[str, RulePage]) -> str:
+    """For what looks like a code the codes that begin like it, else the nearest name."""
+    code = _CODE.match(text.upper())
+    if code is None:
+        return did_you_mean(text, known)
+    alike = sorted(other for other in known if other.startswith(code[1]) and _CODE.match(other))
+    if alike:
+        return f" ({code[1]} has {alike[0]} to {alike[-1]})"
+    return f" (codes begin with {', '.join(sorted({match[1] for other in known if (match := _CODE.match(other))}))})"

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ...diagnostics import DIAGNOSTICS
-from ...report.layout import counted, table
+from ...names import counted
+from ...report.layout import table, wrap
 from ...report.style import Style
 from ...rule import Cost
 from ..base import Command, echo
@@ -65,16 +66,16 @@ def command(
 
     SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
     """
-    from ...selection import Item, Layer, flag_layer, select_rules
+    from ...selection import Item, Layer, flag_layer, select_from
     from ...source import Source
 
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     layer = flag_layer(select, extend_select, ignore, severity)
-    decisions: Sequence[Decision] = select_rules(registry.rules, (*settings.layers, layer)).decisions
+    decisions: Sequence[Decision] = select_from(registry, (*settings.layers, layer)).decisions
     if selectors:
         asked = Layer(select=tuple(Item(text, Source(text="SELECTOR")) for text in selectors))
-        chosen = select_rules(registry.rules, (asked,))
+        chosen = select_from(registry, (asked,))
         wanted = {item.rule.rule_class.code for item in chosen.decisions if item.enabled}
         decisions = [item for item in decisions if item.rule.rule_class.code in wanted]
     if output_format == "json":
@@ -118,7 +119,8 @@ def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
         rows = [(*_identity(item, columns), _severity(item), _summary(item)) for item in members]
         lines += [style.paint(f"{phase.value} {phase.title}", "bold"), *table(rows, terminal_width(), "  "), ""]
     always = ", ".join(sorted(DIAGNOSTICS))
-    return [*lines, f"{counted(len(decisions), 'rule')}; the engine's own findings are always on: {always}"]
+    last = f"{counted(len(decisions), 'rule')}; the engine's own findings are always on: {always}"
+    return [*lines, *wrap(last, terminal_width(), "", "  ")]
 
 
 def _identity(item: Decision, columns: Sequence[int]) -> tuple[str, str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...report.layout import counted, labelled
+from ...names import counted
+from ...report.layout import labelled
 from ...report.style import Style
 from ..base import Command, echo, option
 from ..output import terminal_width
