@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._wording import spoken
 
 _KINDS = {
     "duplicate-source": "two stored keys are for one live tensor",
@@ -49,11 +50,11 @@ class ConversionAmbiguous(Rule):
                 yield self.finding(
                     subject=remark.name,
                     kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {_KINDS[remark.kind]}: {remark.detail}",
+                    message=f"{remark.name}: {spoken(facts, _KINDS[remark.kind])}: {remark.detail}",
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
-        if facts.checkpoint is not None:
+        if facts.checkpoint is not None and facts.checkpoint.format != "dcp":  # which nests whatever it is given
             for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
                 yield self.finding(
                     subject=short,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorPlan
+from shardlint_rules._wording import spoken
 from shardlint_rules._words import counted
 
 _STORED_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16}
@@ -62,7 +63,7 @@ class DtypeNarrowed(Rule):
             yield self.finding(
                 subject=f"{stored}->{live}",
                 kind=SubjectKind.MODEL,
-                message=f"{many} stored as {stored} and live as {live}: {', '.join(names[:3])}"
-                f"{', ...' if len(names) > 3 else ''}",
+                message=spoken(facts, f"{many} stored as {stored} and live as {live}: ")
+                + f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
                 evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
             )

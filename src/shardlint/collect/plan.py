@@ -12,14 +12,15 @@ from attrs import evolve
 
 from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
+from .dcp_rules import DcpRules
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
-from .planner import Exclusions, make_plan
-from .planning import LoaderRules, PlanUnknownError
+from .planner import Exclusions, LiveModel, make_plan
+from .planning import ConfigRefusedError, LoaderRules, PlanUnknownError
 from .staged import behind, in_stored_keys, road_of
 from .stored_bytes import ByteComparer
 
-__all__ = ["Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
+__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
 
 
 def collect_plan(
@@ -39,11 +40,13 @@ def collect_plan(
     """
     _require_headers(checkpoint)
     if model is None:
-        return _from_config(checkpoint, exclusions)
+        return _from_config(checkpoint, exclusions, renames)
     if model_facts is None:
         raise PlanUnknownError("the facts of the model were not collected")
-    base = unwrapped(model)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
+    if checkpoint.format == "dcp":
+        return _of_nested(checkpoint, live, exclusions, renames)
+    base = unwrapped(model)
     road = road_of(base, pretrained=is_pretrained(base), renames=renames)
     rules = _live_rules(base, checkpoint, renames, road.last)
     if not road.before:
@@ -92,17 +95,37 @@ def exclusions_of(contract: ContractFacts | None) -> Exclusions:
 
 
 def _require_headers(checkpoint: CheckpointFacts) -> None:
-    if checkpoint.format not in ("safetensors", "safetensors-sharded"):
+    if checkpoint.format not in ("safetensors", "safetensors-sharded", "dcp"):
         raise PlanUnknownError(f"a checkpoint of format {checkpoint.format} is not planned")
     if not checkpoint.entries:
         raise PlanUnknownError("no tensor of the checkpoint could be read")
 
 
-def _from_config(checkpoint: CheckpointFacts, exclusions: Exclusions | None) -> PlanFacts:
+def _of_nested(
+    checkpoint: CheckpointFacts,
+    live: LiveModel,
+    exclusions: Exclusions | None,
+    renames: Sequence[tuple[str, str]],
+) -> PlanFacts:
+    """Plan loading a folder of torch.distributed.checkpoint, which may hold more than the model."""
+    rules = DcpRules(checkpoint.parts, renames)
+    plan = make_plan(rules, live, checkpoint, exclusions)
+    leftovers = [
+        evolve(item, reason="other-state") if item.reason == "unexpected" and rules.is_beside(item.key) else item
+        for item in plan.leftovers
+    ]
+    return evolve(plan, leftovers=tuple(leftovers))
+
+
+def _from_config(
+    checkpoint: CheckpointFacts, exclusions: Exclusions | None, renames: Sequence[tuple[str, str]]
+) -> PlanFacts:
     from .meta_model import build_meta_model
     from .transformers_rules import TransformersRules
 
     built = build_meta_model(checkpoint)
+    if checkpoint.format == "dcp":
+        return _of_nested(checkpoint, from_meta_model(built.model), exclusions, renames)
     rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)

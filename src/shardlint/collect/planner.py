@@ -20,7 +20,7 @@ from ..facts import (
 )
 from .planning import LiveTensor, LoaderRules
 from .reading import gc_paused
-from .remarks import INTEGERS, integer_cast, numbering
+from .remarks import INTEGERS, integer_cast, numbering, odd_shapes
 
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
 
@@ -240,13 +240,14 @@ class _Planner:
         entries = [entry for _, entry in group.parts]
         for detail, keys in numbering(group.parts):
             self._remark("numbering", name, keys, detail)
-        for target, shape in ({name: None} if converted.error else converted.shapes).items():
+        error = self._failure(name, group.parts, converted.error) if converted.error else ""
+        for target, shape in ({name: None} if error else converted.shapes).items():
             tensor = self.live.tensors.get(target)
             if tensor is None:
                 continue
             if target in self.tensors:
                 self._remark("double-write", target, self.tensors[target].sources, "two conversions write it")
-            status = "error" if converted.error else "loaded" if shape in (None, tensor.shape) else "mismatched"
+            status = "error" if error else "loaded" if shape in (None, tensor.shape) else "mismatched"
             self.tensors[target] = TensorPlan(
                 name=target,
                 status=status,
@@ -257,9 +258,19 @@ class _Planner:
                 operations=self.rules.operations(recipe),
                 stored_dtypes=tuple(sorted({entry.dtype for entry in entries})),
                 converted_shape=shape if status == "mismatched" else None,
-                reason=converted.error
-                or ("the shape was not followed through the operations" if shape is None else ""),
+                reason=error or ("the shape was not followed through the operations" if shape is None else ""),
             )
+
+    def _failure(self, name: str, parts: Sequence[tuple[str, EntryFacts]], error: str) -> str:
+        """Say why a conversion of `parts` fails: by the shapes that do not go together, else in the words of torch."""
+        odd = tuple(odd_shapes(parts))
+        for detail, keys in odd:
+            self._remark("odd-shape", name, keys, detail)
+        if odd:
+            return "; ".join(detail for detail, _ in odd)
+        shapes = dict.fromkeys((pattern, entry.shape) for pattern, entry in parts)
+        shown = ", ".join(f"{pattern} {list(shape)}" for pattern, shape in list(shapes)[:6])
+        return f"{error} of {shown}"
 
     def _tie(self) -> tuple[TiePlan, ...]:
         """Apply the declared ties as Transformers does, then share among the aliases of one live tensor."""
@@ -336,7 +347,9 @@ class _Planner:
 
 
 def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Return the files that count and whose header was not read."""
+    """Return the files that count and whose header was not read. Those of a DCP folder have none."""
+    if checkpoint.format == "dcp":
+        return []
     read = {file.name for file in checkpoint.files if file.opened}
     counted = {file.name for file in checkpoint.files if file.counts}
     if checkpoint.index is not None:

@@ -123,7 +123,9 @@ class _Machine:
 
     def stack_symbol(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(Symbol(str(module), str(name)))
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise OpcodeError("a symbol whose name is no text")
+        self.stack.append(Symbol(module, name))
 
     def make(self) -> None:
         arguments, symbol = self.stack.pop(), self.stack.pop()
@@ -137,6 +139,8 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if isinstance(target, dict):
+            if not all(map(_is_key, items[::2])):
+                raise OpcodeError("a key of a mapping is neither plain nor an object")
             target.update(zip(items[::2], items[1::2], strict=True))
 
     def extend(self, items: list[Any]) -> None:
@@ -152,6 +156,12 @@ class _Machine:
     def pair(self) -> list[Any]:
         value = self.stack.pop()
         return [self.stack.pop(), value]
+
+
+def _is_key(value: Any) -> bool:
+    """Whether hashing the value is cheap: tuples of tuples of shared tuples would take for ever."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(part is None or isinstance(part, (str, int, float, bytes, Made, Symbol)) for part in parts)
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], Any]] = {
