@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
 from shardlint.facts import FileProblem
 
+# The settings beside the weights: what is wrong with them says nothing about the weights (D523).
+COMPANIONS = ("config.json", "generation_config.json")
 _WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
 # What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
-BLOCKED_BY_FILES = ("D501", "D510", "D516", "D522", "V002")
+BLOCKED_BY_FILES: tuple[str, ...] = ("D501", "D510", "D516", "D522", "D524", "V002")
 
 
 class FileProblemRule(Rule, abstract=True):
@@ -30,7 +32,7 @@ class FileProblemRule(Rule, abstract=True):
         named = set(checkpoint.index.weight_map.values()) if checkpoint.index else set()
         beside = {file.name for file in checkpoint.files if not file.counts and file.kind in _WEIGHTS} - named
         for number, problem in enumerate(checkpoint.problems):
-            if problem.kind in self.sayings:
+            if problem.kind in self.sayings and problem.file not in COMPANIONS:
                 yield self._finding(problem, number, counts=problem.file not in beside)
 
     def _finding(self, problem: FileProblem, number: int, *, counts: bool) -> Finding:

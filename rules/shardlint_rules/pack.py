@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import inspect
 from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
 
 from shardlint import API_VERSION, PackInfo, Rule, hookimpl
 
@@ -22,14 +24,23 @@ def shardlint_rules() -> tuple[type[Rule], ...]:
 
 
 def _rule_classes() -> Iterator[type[Rule]]:
-    package = importlib.import_module("shardlint_rules")
-    for phase in pkgutil.iter_modules(package.__path__):
-        if not phase.ispkg:
-            continue
-        folder = importlib.import_module(f"shardlint_rules.{phase.name}")
-        for found in pkgutil.iter_modules(folder.__path__):
-            if not found.name.startswith("_"):
-                yield from _rules_of(f"shardlint_rules.{phase.name}.{found.name}")
+    for phase in sorted(item.name for item in resources.files("shardlint_rules").iterdir() if _is_phase(item)):
+        for name in _modules_in(f"shardlint_rules.{phase}"):
+            yield from _rules_of(f"shardlint_rules.{phase}.{name}")
+
+
+def _is_phase(item: Traversable) -> bool:
+    return not item.name.startswith(("_", ".")) and item.is_dir()
+
+
+def _modules_in(package: str) -> list[str]:
+    """
+    The public modules of a package. Raises `OSError` when its folder cannot be listed.
+
+    `pkgutil.iter_modules` would take such a folder for an empty one, and its rules would be missing without a word.
+    """
+    names = {inspect.getmodulename(item.name) for item in resources.files(package).iterdir()}
+    return sorted(name for name in names if name and not name.startswith("_"))
 
 
 def _rules_of(module_name: str) -> Iterator[type[Rule]]:

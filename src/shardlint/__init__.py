@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from .live import LiveTarget, Target
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
-    from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, RuleDefinitionError, Severity, SubjectKind
+    from .rule import (
+        Cost,
+        Finding,
+        HeavyRule,
+        NotEvaluated,
+        Phase,
+        Rule,
+        RuleDefinitionError,
+        Severity,
+        SubjectKind,
+        Unfinished,
+    )
     from .tracing import trace
 
 _NAMES_OF = {
@@ -37,6 +48,7 @@ _NAMES_OF = {
         "RuleDefinitionError",
         "Severity",
         "SubjectKind",
+        "Unfinished",
     ),
     "tracing": ("trace",),
 }
@@ -62,6 +74,7 @@ __all__ = [
     "Severity",
     "SubjectKind",
     "Target",
+    "Unfinished",
     "Verdict",
     "WriteReport",
     "WriteWatch",

@@ -22,7 +22,7 @@ from .facts import Facts, Section
 from .jobs import DEFAULT_TIMEOUT, lint_in_job
 from .live import LiveTarget, Target
 from .report.model import Report, untrusted, verdict_of
-from .rule import Severity
+from .rule import Cost, Severity
 from .runner import SelectedRule, evaluate, sort_findings
 from .suppress import Suppressed, apply_suppressions
 
@@ -62,6 +62,11 @@ class Session:
     def wants_values(self) -> bool:
         """Whether some selected rule needs statistics of values, which take a pass over all tensors."""
         return any(Section.VALUES in item.rule.needs for item in self.rules)
+
+    @property
+    def has_heavy_rules(self) -> bool:
+        """Whether some rule is evaluated that reads every weight."""
+        return any(item.rule.cost is Cost.HEAVY and (self.heavy or item.explicit) for item in self.rules)
 
     def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
@@ -204,7 +209,7 @@ def lint(
         heavy=heavy,
     )
     return lint_in_job(
-        lambda: (_collect(target, registry, settings, session.wants_values), live_of(target, settings)),
+        lambda: (_collect(target, registry, settings, session.wants_values), live_of(target, settings, rank_timeout)),
         lambda facts, live: session.run(facts, live).report,
         rank_timeout,
     ).report
@@ -240,13 +245,14 @@ def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settin
     return config
 
 
-def live_of(target: Target, settings: Settings) -> LiveTarget:
-    """What heavy rules may read of `target`."""
+def live_of(target: Target, settings: Settings, rank_timeout: float = 0.0) -> LiveTarget:
+    """What heavy rules may read of `target`. Without a `rank_timeout` they use their own."""
     return LiveTarget(
         model=target.model,
         checkpoint=None if target.checkpoint is None else Path(target.checkpoint),
         optimizer=target.optimizer,
         renames=settings.checkpoint.renames,
+        rank_timeout=rank_timeout or None,
     )
 
 

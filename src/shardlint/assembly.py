@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .diagnostics import diagnostic
-from .facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts
+from .facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts, Section
 from .rule import Finding, SubjectKind
 
 if TYPE_CHECKING:
@@ -62,23 +61,22 @@ def coverage_of(facts: Facts) -> FrozenDict | None:
     """
     What became of every live and every stored key: by the load report, else by the load plan, else by the headers.
 
-    None without a model and a plan; the status NOT_LOADED where there is nothing to compare it with.
+    Without a checkpoint the status is NOT_LOADED, or the result None when there is no model either. With a checkpoint
+    that could be compared with nothing it is NOT_LOADED as well, and `reason` says why.
     """
-    from .coverage import CoverageStatus, coverage, planned_coverage, stored_coverage
+    from .coverage import Coverage, CoverageStatus, coverage, planned_coverage, retained_report, stored_coverage
     from .rule import NotEvaluated
 
-    if facts.load is None and facts.plan is not None:
-        with suppress(NotEvaluated):
-            return planned_coverage(facts).as_mapping()
     reported = coverage(facts)
-    if reported is None:
-        return None
-    if reported.status is CoverageStatus.NOT_LOADED and facts.checkpoint is not None:
-        try:
-            return stored_coverage(facts).as_mapping()
-        except NotEvaluated:
-            return reported.as_mapping()
-    return reported.as_mapping()
+    if facts.checkpoint is None or (retained_report(facts) is not None and reported is not None):
+        return reported.as_mapping() if reported else None
+    try:
+        found = planned_coverage(facts) if facts.plan is not None else stored_coverage(facts)
+    except NotEvaluated as error:
+        reason = facts.why_absent(Section.PLAN) if facts.plan is None else str(error)
+        unknown = Coverage(status=CoverageStatus.NOT_LOADED, basis="plan")
+        return FrozenDict({**unknown.as_mapping(), "reason": reason})
+    return found.as_mapping()
 
 
 def collection_findings(facts: Facts) -> tuple[Finding, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from attrs import evolve, field, frozen
@@ -69,6 +69,7 @@ class SourceClass(enum.Enum):
     UNUSED_HEAD = "unused_head"
     CUT_BY_CONFIG = "cut_by_config"
     BEYOND_CONFIG = "beyond_config"
+    OTHER_STATE = "other_state"
 
 
 class CoverageStatus(enum.Enum):
@@ -191,6 +192,7 @@ _SETTLED = {
     "excluded": SourceClass.INFERENCE_ONLY_EXCLUSION,
     "non-persistent": SourceClass.DERIVED_BUFFER,
     "derived": SourceClass.DERIVED_BUFFER,
+    "other-state": SourceClass.OTHER_STATE,
 }
 
 
@@ -218,8 +220,9 @@ def _planned_model(plan: PlanFacts, checkpoint: CheckpointFacts | None) -> Model
 
 
 def _classified(facts: Facts, model: ModelFacts, filled: _Filled, basis: str, placeless: Iterable[str]) -> Coverage:
-    target_of = _Targets(facts, model, filled)
-    source_of = _Sources(facts, model)
+    heads = _Heads(facts, model, filled)
+    target_of = _Targets(facts, model, filled, heads)
+    source_of = _Sources(facts, model, heads)
     targets = {
         name: target_of.classify(name, tensor)
         for tensor in model.tensors
@@ -311,19 +314,20 @@ class _Planned(_Filled):
 
     def __init__(self, plan: PlanFacts) -> None:
         self._tensors = plan.tensor_by_name()
+        self._odd = {remark.name for remark in plan.remarks if remark.kind == "odd-shape"}
 
     def _find(self, name: str) -> TensorPlan | None:
         return self._tensors.get(name) or self._tensors.get(without_adapter(name))
 
     def has(self, name: str) -> bool:
         found = self._find(name)
-        return found is not None and found.status not in ("missing", "error")
+        return found is not None and (found.status not in ("missing", "error") or found.name in self._odd)
 
     def how(self, name: str) -> TargetClass:
         found = self._find(name)
         assert found is not None
         if found.status != "loaded":
-            return self._STATES[found.status]
+            return self._STATES.get(found.status, TargetClass.SHAPE_MISMATCH)
         if found.operations:
             return TargetClass.REVERSIBLE_TRANSFORM
         return TargetClass.DIRECT_LOAD if found.sources == (found.name,) else TargetClass.SAME_SHAPE_RENAME
@@ -332,12 +336,12 @@ class _Planned(_Filled):
 class _Targets:
     """Classifies live keys."""
 
-    def __init__(self, facts: Facts, model: ModelFacts, filled: _Filled) -> None:
+    def __init__(self, facts: Facts, model: ModelFacts, filled: _Filled, heads: _Heads) -> None:
         contract = facts.contract
         self._filled = filled
         self._training_only = contract.training_only_targets if contract else ()
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
-        self._new_head = _head_test(facts, model)
+        self._new_head = heads.is_new
         self._adapter = is_adapter(model)
         self._partner: dict[str, list[str]] = {}
         for target, source in wanted_pairs(model).items():
@@ -362,11 +366,11 @@ class _Targets:
 class _Sources:
     """Classifies stored keys that no live tensor took."""
 
-    def __init__(self, facts: Facts, model: ModelFacts) -> None:
+    def __init__(self, facts: Facts, model: ModelFacts, heads: _Heads) -> None:
         contract, checkpoint = facts.contract, facts.checkpoint
         self._inference_only = contract.inference_only_sources if contract else ()
         self._ignored = _class_patterns(model, "ignore_on_load_unexpected")
-        self._unused_head = _head_test(facts, model, stored=True)
+        self._unused_head = heads.is_unused
         self._resolver = KeyResolver(model)
         self._derived = {name for item in model.buffers if not item.persistent for name in item.aliases}
         self._entries = {entry.key: entry for entry in checkpoint.entries} if checkpoint else {}
@@ -429,30 +433,43 @@ def _is_old_buffer(key: str, entry: EntryFacts | None) -> bool:
     return bool(_OLD_MASK.search(key)) and (entry is None or len(entry.shape) == 4)
 
 
-class _HeadTest:
+class _Heads:
     """
     Tells whether a name belongs to a head, where checkpoint and live model are of different classes.
 
-    Of the same class, a head that is not stored (or not live) is a defect like any other.
+    Of the same class, a head that is not stored (or not live) is a defect like any other. So it is when the checkpoint
+    does not fill the base: then it is of another architecture, and what finds no place in it is no head.
     """
 
-    def __init__(self, facts: Facts, model: ModelFacts, *, stored: bool) -> None:
+    def __init__(self, facts: Facts, model: ModelFacts, filled: _Filled) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
         named = (stored_config.get("architectures") if stored_config else None) or model.architectures
-        self._other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
+        other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
         root = root_declaration(model)
         self._prefix = f"{root.base_model_prefix}." if root else "."
-        self._usable = root is not None and root.base_model_prefix != "" and (stored or root.base_model_present)
-        self._children = {name.partition(".")[0] for name in model.state_dict_keys()} if stored else set()
+        names = model.state_dict_keys()
+        self._children = {name.partition(".")[0] for name in names}
+        self._stored = other_class and root is not None and root.base_model_prefix != ""
+        self._stored = self._stored and _is_filled(self._base(names), filled)
+        self._live = self._stored and root is not None and root.base_model_present
 
-    def __call__(self, name: str) -> bool:
-        if not (self._other_class and self._usable) or name.startswith(self._prefix):
-            return False
-        return name.partition(".")[0] not in self._children
+    def _base(self, names: Iterable[str]) -> list[str]:
+        """Return the names of the base; all of a model that is the base itself."""
+        names = list(names)
+        return [name for name in names if name.startswith(self._prefix)] or names
+
+    def is_new(self, name: str) -> bool:
+        """Whether the live name belongs to a head that the checkpoint's class does not have."""
+        return self._live and not name.startswith(self._prefix)
+
+    def is_unused(self, key: str) -> bool:
+        """Whether the stored key belongs to a head that the live class does not have."""
+        return self._stored and not key.startswith(self._prefix) and key.partition(".")[0] not in self._children
 
 
-def _head_test(facts: Facts, model: ModelFacts, *, stored: bool = False) -> _HeadTest:
-    return _HeadTest(facts, model, stored=stored)
+def _is_filled(names: Sequence[str], filled: _Filled) -> bool:
+    """Whether at least half of the live names have a source."""
+    return 2 * sum(map(filled.has, names)) >= len(names)
 
 
 def iter_unexplained(found: Coverage) -> Iterator[tuple[str, TargetClass | SourceClass]]:

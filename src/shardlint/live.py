@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import field, frozen
 
@@ -42,7 +42,9 @@ class LiveTarget:
     `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
     files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
     owner's renamings of checkpoint keys. `external` describes tensors outside the module
-    (`shardlint.weights.ExternalState`).
+    (`shardlint.weights.ExternalState`). `replicas` is `digest` or `full`, None for what the rule's options say.
+    `rank_timeout` is how many seconds a rank of a job may be silent, None for the rule's own limit. `stop` is asked
+    again and again whether to end early, with what was found until then.
     """
 
     model: Any = None
@@ -56,3 +58,6 @@ class LiveTarget:
     reference: Path | None = None
     renames: tuple[tuple[str, str], ...] = ()
     external: Any = None
+    replicas: Literal["digest", "full"] | None = None
+    rank_timeout: float | None = None
+    stop: Callable[[], bool] | None = None

@@ -31,6 +31,14 @@ class NotEvaluated(Exception):  # noqa: N818 - raised by a rule to say so, it is
     """Raised by a rule that finds out, while it runs, that it lacks a fact. The text says which."""
 
 
+class Unfinished(NotEvaluated):
+    """
+    Raised by a heavy rule that was to do its work, and has not done all of it (a sample, an interrupted run).
+
+    The text says why. A run with such a rule is never a PASS, whether the rule was selected by name or not.
+    """
+
+
 @functools.cache
 def _positions(kind: type[enum.Enum]) -> dict[enum.Enum, int]:
     return {member: position for position, member in enumerate(kind)}
@@ -283,7 +291,11 @@ class HeavyRule(Rule, abstract=True):
     cost = Cost.HEAVY
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
-        """Yield what is wrong. `live` gives access to the model and the checkpoint files."""
+        """
+        Yield what is wrong. `live` gives access to the model and the checkpoint files.
+
+        Raise `Unfinished` when only a part was looked at.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no check_live()")
 
 

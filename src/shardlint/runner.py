@@ -20,7 +20,7 @@ from .facts import Facts, Section
 from .facts.codec import decode_facts, encode_facts
 from .names import natural_key
 from .plugins.registry import RegisteredRule
-from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity
+from .rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
 
 if TYPE_CHECKING:
     from .live import LiveTarget
@@ -78,7 +78,7 @@ class Outcome:
     What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed.
 
     `partial` is set when it found something and could not finish. `lacks` are the sections that the rule needs and
-    the facts do not have.
+    the facts do not have. `unfinished` is set when it began its work and did not look at everything.
     """
 
     code: str
@@ -92,6 +92,7 @@ class Outcome:
     lacks: tuple[Section, ...] = ()
     pack: str = BUILTIN_PACK
     seconds: float = field(default=0.0, eq=False)
+    unfinished: bool = False
 
 
 @frozen(kw_only=True)
@@ -142,6 +143,7 @@ class _Result:
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     lacks: tuple[Section, ...] = ()
+    unfinished: bool = False
 
 
 def evaluate(
@@ -248,7 +250,8 @@ class _Run:
                 _collect(self._facts, item.rule, self._live, found)
         except NotEvaluated as why:
             reason = error_text(why) or "the rule did not say what it lacked"
-            return _Result(Status.FOUND if found else Status.NOT_EVALUATED, tuple(found), reason)
+            status = Status.FOUND if found else Status.NOT_EVALUATED
+            return _Result(status, tuple(found), reason, unfinished=isinstance(why, Unfinished))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
@@ -319,6 +322,7 @@ def _outcome(item: SelectedRule, result: _Result, seconds: float) -> Outcome:
         lacks=result.lacks,
         pack=item.pack,
         seconds=seconds,
+        unfinished=result.unfinished,
     )
 
 

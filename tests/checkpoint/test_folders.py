@@ -7,6 +7,8 @@ import pytest
 
 from checkpoint.helpers import write_file, write_sharded
 from shardlint.collect.checkpoint import CheckpointError, collect_checkpoint
+from shardlint.collect.files import MAX_LISTED
+from shardlint.collect.targets import TargetError, resolve
 from shardlint.facts import CheckpointFacts
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
@@ -179,7 +181,9 @@ def test_other_formats_are_recognised_and_not_opened(tmp_path: Path, names: list
     for name in names:
         (tmp_path / name).write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
     facts = collect_checkpoint(tmp_path)
-    assert (facts.format, facts.entries, facts.problems) == (form, (), ())
+    assert (facts.format, facts.entries) == (form, ())
+    told = [(problem.file, problem.kind) for problem in facts.problems]  # of DCP the metadata is read, as inert data
+    assert told == ([(".metadata", "metadata-schema")] if form == "dcp" else [])
     assert not any(file.opened for file in facts.files)
 
 
@@ -257,3 +261,21 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("os.pread", read_and_grow)
     assert ("model.safetensors", "changed") in problems(collect_checkpoint(tmp_path))
+
+
+def test_an_index_of_more_files_than_any_folder_has(tmp_path: Path) -> None:
+    weight_map = {f"k{number}": f"f{number}.safetensors" for number in range(MAX_LISTED + 1)}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    facts = collect_checkpoint(tmp_path)
+    (problem,) = facts.problems
+    assert (problem.kind, facts.index) == ("index-schema", None)
+    assert f"names {MAX_LISTED + 1} files" in problem.detail
+
+
+def test_the_top_of_a_cache_and_a_lone_metadata_as_targets(tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshots" / "abc"
+    write_file(snapshot / "model.safetensors", {"a": ("F32", [4])})
+    with pytest.raises(TargetError, match=r"Hugging Face cache, name one of its snapshots: .*snapshots/abc"):
+        resolve(str(tmp_path))
+    (tmp_path / ".metadata").write_bytes(b"x")
+    assert resolve(str(tmp_path)).kind == "checkpoint"

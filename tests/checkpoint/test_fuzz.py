@@ -115,10 +115,18 @@ def test_mutations_of_an_index_and_a_configuration(tmp_path: Path) -> None:
         {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(TENSORS, "a.safetensors")}
     ).encode()
     config = json.dumps({"model_type": "llama", "architectures": ["X"], "quantization_config": {"quant_method": "fp8"}})
+    unusable = 0
     for number in range(MUTATIONS // 10):
         (tmp_path / "model.safetensors.index.json").write_bytes(mutated(index, chance))
         (tmp_path / "config.json").write_bytes(mutated(config.encode(), chance))
-        look_at(tmp_path, deeply=number % 4 == 0)
+        facts = look_at(tmp_path, deeply=number % 4 == 0)
+        assert facts is not None  # whatever the texts say, there is a weight file
+        kinds = {problem.file: problem.kind for problem in facts.problems}
+        broken = kinds.get("model.safetensors.index.json", "") in ("index-json", "index-schema")
+        assert broken or facts.index is not None
+        assert (facts.config is None) is ("config.json" in kinds)
+        unusable += broken
+    assert 0 < unusable < MUTATIONS // 10
 
 
 values = st.recursive(
@@ -140,7 +148,12 @@ infos = st.fixed_dictionaries(
 def test_headers_that_are_json(table: dict[str, Any], padding: int, tmp_path: Path) -> None:
     raw = json.dumps(table).encode("utf-8", "replace")
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(padding))
-    look_at(tmp_path, deeply=True)
+    facts = look_at(tmp_path, deeply=True)
+    assert facts is not None
+    (file,) = [file for file in facts.files if file.name == "model.safetensors"]
+    assert file.tensors == len(facts.entries) <= len(table)
+    tensors = table.keys() - {"__metadata__"}
+    assert facts.problems or {entry.key for entry in facts.entries} == tensors
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -167,6 +167,9 @@ def test_reading_headers_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from shardlint.collect.checkpoint import collect_checkpoint;"
         "facts = collect_checkpoint(pathlib.Path(sys.argv[1]));"
-        "assert len(facts.entries) == 1; assert not {'torch', 'safetensors', 'numpy'} & set(sys.modules)"
+        "print(len(facts.entries), sorted({'torch', 'safetensors', 'numpy'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "1 []"

@@ -93,6 +93,14 @@ def test_a_target_without_a_model_is_the_users_mistake(run, clean):
     assert "expected a target with a model" in done.err
 
 
+def test_a_builder_that_raises_is_quoted(run, tmp_path):
+    (tmp_path / "broken_builder.py").write_text("def model():\n    raise ValueError('no weights on this node')\n")
+    done = run("ownership", f"{tmp_path}/broken_builder.py:model", "--isolated")
+    assert done.status == 2
+    assert "raised ValueError: no weights on this node at " in done.err
+    assert "broken_builder.py:2 in model" in done.err
+
+
 def test_a_glob_that_matches_nothing_is_the_users_mistake(run, snapshot):
     done = run("ownership", snapshot("llama-fsdp2"), "--match", "decoder.*", "--isolated")
     assert done.status == 2

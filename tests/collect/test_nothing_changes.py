@@ -106,6 +106,15 @@ def test_checkers_that_draw_random_numbers_leave_no_trace():
     assert picture(model) == before
 
 
+def test_memory_can_still_be_resized():
+    """FSDP frees gathered parameters by resizing their storage; what numpy has seen refuses that for ever."""
+    model = llama()
+    model.norm = nn.Linear(2, 2)
+    model.register_buffer("flags", torch.ones(4, dtype=torch.bool))
+    assert collect(Target(model=model)).values.tensors
+    assert all(item.untyped_storage().resizable() for item in (*model.parameters(), *model.buffers()))
+
+
 def test_a_lazy_model_stays_lazy():
     model = nn.Sequential(nn.LazyLinear(3))
     collect(Target(model=model))

@@ -1,15 +1,10 @@
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
+from distributed.jobs import run_ranks
 from shardlint.facts.codec import decode_facts
 from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint_rules.pack import shardlint_rules
 
-WORKER = Path(__file__).with_name("worker.py")
 RULES = [rule for rule in shardlint_rules() if rule.code.startswith("D3") or rule.code in ("D206", "D209", "D211")]
 LIMIT = 420
 
@@ -41,19 +36,7 @@ class Job:
 
 
 def run_workers(folder, world, *scenarios):
-    command = [sys.executable, "-W", "ignore", str(WORKER), str(folder)]
-    logs = [folder / f"{rank}.log" for rank in range(world)]
-    ranks = []
-    for rank, log in enumerate(logs):
-        with log.open("wb") as stream:
-            ranks.append(subprocess.Popen([*command, str(rank), str(world), *scenarios], stdout=stream, stderr=stream))
-    try:
-        deadline = time.monotonic() + LIMIT
-        statuses = [rank.wait(max(1, deadline - time.monotonic())) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert statuses == [0] * world, "\n".join(log.read_text()[-2000:] for log in logs)
+    run_ranks(folder, world, "worker.py", *scenarios, limit=LIMIT)
     return Job(folder, world)
 
 

@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
+
+from distributed.jobs import run_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -17,20 +17,7 @@ LIMIT = 240
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("joint")
-    worker = str(Path(__file__).with_name("joint_worker.py"))
-    ranks = []
-    for rank in range(WORLD):
-        with (folder / f"{rank}.log").open("wb") as log:
-            command = [sys.executable, "-W", "ignore", worker, str(folder), str(rank), str(WORLD)]
-            ranks.append(subprocess.Popen(command, stdout=log, stderr=log))
-    try:
-        deadline = time.monotonic() + LIMIT
-        statuses = [rank.wait(max(1, deadline - time.monotonic())) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    logs = "\n".join((folder / f"{rank}.log").read_text()[-1500:] for rank in range(WORLD))
-    assert statuses == [0, -9, 0, 0], logs
+    run_ranks(folder, WORLD, "joint_worker.py", expected=[0, -9, 0, 0], limit=LIMIT)
     return [json.loads((folder / f"seen.{rank}").read_text()) for rank in range(WORLD)]
 
 
@@ -133,6 +120,7 @@ def test_torchrun_reports_a_build_that_failed_on_one_rank(tmp_path):
     assert done.returncode == 1
     assert "D201" in done.stdout
     assert "no weights on this node" in done.stdout
+    assert "D313" not in done.stdout  # what was never built lacks nothing
 
 
 def test_torchrun_without_a_process_group_compares_all_the_same(tmp_path):

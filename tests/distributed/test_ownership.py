@@ -25,6 +25,8 @@ SOUND = (
     "ddp",
     "fsdp1-flat",
     "fsdp1-originals",
+    "fsdp1-within",
+    "fsdp1-after",
     "ep-mixtral",
     "ep-qwen3_moe",
     "ep-groups",
@@ -35,6 +37,9 @@ SOUND = (
 EXPERTS = [f"model.layers.{layer}.mlp.experts.{name}" for layer in (0, 1) for name in ("down_proj", "gate_up_proj")]
 ADAPTERS = [f"model.layers.{layer}.self_attn.q_proj.lora_{side}.weight" for layer in (0, 1) for side in "AB"]
 KEY_VALUES = [f"model.layers.{layer}.self_attn.{name}.weight" for layer in (0, 1) for name in ("k_proj", "v_proj")]
+SECOND_LAYER = [f"model.layers.1.self_attn.{name}_proj.weight" for name in "qkvo"]
+SECOND_LAYER += [f"model.layers.1.mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+SECOND_LAYER += [f"model.layers.1.{name}_layernorm.weight" for name in ("input", "post_attention")]
 
 FAULTS = {
     "fault-mixed-unit": {("D302", "model.layers.0"), ("D302", "model.layers.1")},
@@ -43,6 +48,7 @@ FAULTS = {
     "fault-ignored": {("D304", "model.layers.0.mlp.up_proj.weight"), ("D308", "optimizer")},
     "fault-adapter-late": {("D304", name) for name in ADAPTERS},
     "fault-replaced": {("D304", "model.layers.0.mlp.up_proj.weight")},
+    "fault-half-synchronised": {("D304", name) for name in SECOND_LAYER},
     "fault-norm-dtype": {("D305", "model.layers.0"), ("D305", "model.layers.1")},
     "fault-averaged-experts": {(code, name) for code in ("D306", "D312") for name in EXPERTS},
     "fault-divisor": {("D307", "model.layers.0.mlp.experts"), ("D307", "model.layers.1.mlp.experts")},

@@ -1,12 +1,10 @@
 """Traced steps on two ranks: healthy ones are silent and unchanged, a unit entered on one rank is named (D710)."""
 
 import json
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
+
+from distributed.jobs import run_ranks
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
@@ -18,19 +16,7 @@ FAMILIES = ("llama", "mixtral", "t5", "bert")
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("traced")
-    worker = str(Path(__file__).with_name("trace_worker.py"))
-    ranks = []
-    for rank in range(WORLD):
-        with (folder / f"{rank}.log").open("wb") as log:
-            command = [sys.executable, "-W", "ignore", worker, str(folder), str(rank), str(WORLD)]
-            ranks.append(subprocess.Popen(command, stdout=log, stderr=log))
-    try:
-        deadline = time.monotonic() + LIMIT
-        statuses = [rank.wait(max(1, deadline - time.monotonic())) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert statuses == [0] * WORLD, "\n".join((folder / f"{rank}.log").read_text()[-2500:] for rank in range(WORLD))
+    run_ranks(folder, WORLD, "trace_worker.py", limit=LIMIT)
     return [json.loads((folder / f"seen.{rank}").read_text()) for rank in range(WORLD)]
 
 
@@ -52,6 +38,29 @@ def test_a_traced_step_gives_the_same_bits(seen, family):
     for rank in range(WORLD):
         assert seen[rank][f"fsdp2 {family}"]["same"] is True
         assert len(seen[rank][f"fsdp2 {family}"]["order"]) > 2
+
+
+@pytest.mark.parametrize("name", ["fsdp1 originals", "fsdp1 flat", "accumulated", "evaluated", "frozen unit"])
+def test_right_steps_that_look_odd_are_silent(seen, name):
+    for rank in range(WORLD):
+        assert alarms(seen[rank][name]) == []
+        assert {"D701", "D702", "D703", "D706", "D707", "D710"} <= set(seen[rank][name]["clean"])
+    assert ("fsdp1" in seen[0][name]["kinds"]) == name.startswith("fsdp1")
+
+
+def test_d703_a_prefetch_that_somebody_asked_for_and_nobody_used(seen):
+    found = alarms(seen[0]["frozen unit wanted"])
+    assert ("D703", "model.embed_tokens", "warning") in {
+        (code, subject, severity) for code, subject, severity, *_ in found
+    }
+
+
+@pytest.mark.parametrize("originals", [True, False])
+def test_d706_a_unit_of_fsdp1_that_no_forward_calls(seen, originals):
+    found = alarms(seen[0][f"fsdp1 bypassed {originals}"])
+    assert found
+    assert {finding[0] for finding in found} == {"D706"}
+    assert all("model.layers.1" in finding[1] for finding in found)
 
 
 def test_d710_a_unit_that_one_rank_enters_alone(seen):

@@ -118,6 +118,68 @@ def entered_on_one_rank(rank):
     }
 
 
+def step_of(model, *, before=None, batch=TOKENS):
+    """A traced step of a Llama, after what `before` does with it inside the trace."""
+    optimizer = torch.optim.AdamW([item for item in model.parameters() if item.requires_grad], lr=0.01)
+    with shardlint.trace(model, optimizer) as t:
+        if before is not None:
+            before(model)
+        loss_of(model(**batch)).backward()
+        optimizer.step()
+    return linted(model, t) | {"kinds": sorted({unit.kind for unit in t.runtime.units})}
+
+
+def fsdp1(mesh, *, originals, bypassed=False):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    model = llama(tie_word_embeddings=False).train()
+    policy = ModuleWrapPolicy({type(model.model.layers[0])})
+    options = {"auto_wrap_policy": policy, "use_orig_params": originals, "device_id": torch.device("cpu")}
+    wrapped = FullyShardedDataParallel(model, device_mesh=mesh, **options)
+    if bypassed:  # the second layer is left out of the forward
+        wrapped.module.config.num_hidden_layers = 1
+    return wrapped
+
+
+def accumulated(model):
+    """A micro-step without synchronisation, as accumulation of gradients does it."""
+    model.set_requires_gradient_sync(False)
+    model.set_is_last_backward(False)
+    loss_of(model(**TOKENS)).backward()
+    model.set_requires_gradient_sync(True)
+    model.set_is_last_backward(True)
+
+
+def evaluated(model):
+    with torch.no_grad():
+        model(**TOKENS)
+
+
+def in_units(mesh, *, frozen=False, wanted=False):
+    """A Llama with units for the embedding and the head as well; `wanted`: the last layer prefetches a frozen unit."""
+    model = llama(tie_word_embeddings=False).train()
+    if frozen:
+        model.model.embed_tokens.weight.requires_grad_(False)
+    for module in (model.model.embed_tokens, *model.model.layers):
+        fully_shard(module, mesh=mesh)
+    fully_shard([model.model.norm, model.lm_head], mesh=mesh, reshard_after_forward=False)
+    if wanted:
+        model.model.layers[0].set_modules_to_backward_prefetch([model.model.embed_tokens])
+    return fully_shard(model, mesh=mesh)
+
+
+def quiet_steps(mesh):
+    """Right steps that look odd to a trace."""
+    return {
+        "fsdp1 originals": step_of(fsdp1(mesh, originals=True)),
+        "fsdp1 flat": step_of(fsdp1(mesh, originals=False)),
+        "accumulated": step_of(in_units(mesh), before=accumulated),
+        "evaluated": step_of(in_units(mesh), before=evaluated),
+        "frozen unit": step_of(in_units(mesh, frozen=True)),
+    }
+
+
 def main():
     folder, rank, world = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
@@ -136,6 +198,10 @@ def main():
         out[f"fsdp2 {family}"]["order"] = t.runtime.order("forward")
         model = nn.parallel.DistributedDataParallel(build().train())
         out[f"ddp {family}"] = linted(model, one_step(model, batch, True))
+    out |= quiet_steps(mesh)
+    out["frozen unit wanted"] = step_of(in_units(mesh, frozen=True, wanted=True))
+    for originals in (True, False):
+        out[f"fsdp1 bypassed {originals}"] = step_of(fsdp1(mesh, originals=originals, bypassed=True))
     out["pipeline"] = stage_of_a_pipeline(rank)
     out["unused"] = unused_in_ddp(rank)
     out["entered"] = entered_on_one_rank(rank)

@@ -164,6 +164,15 @@ def hsdp(job):
     job.save("hsdp-after", model)
 
 
+@scenario(4)
+def fault_half_synchronised(job):
+    mesh = job.mesh(replicate=2, shard=2)
+    model = llama()
+    for index, layer in enumerate(model.model.layers):
+        fully_shard(layer, mesh=mesh["shard"] if index == 1 else mesh)
+    job.save("fault-half-synchronised", fully_shard(model, mesh=mesh))
+
+
 @scenario(2, 4)
 def replicate(job):
     from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_modules
@@ -183,15 +192,22 @@ def ddp(job):
 
 @scenario(2, 4)
 def fsdp1(job):
-    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    for originals in (False, True):
+    def wrapped(originals, **options):
         model = llama()
-        policy = ModuleWrapPolicy({type(model.model.layers[0])})
-        device = torch.device("cpu")
-        model = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=originals, device_id=device)
-        job.save(f"fsdp1-{'originals' if originals else 'flat'}", model)
+        options |= {"auto_wrap_policy": ModuleWrapPolicy({type(model.model.layers[0])}), "use_orig_params": originals}
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), **options)
+
+    for originals in (False, True):
+        job.save(f"fsdp1-{'originals' if originals else 'flat'}", wrapped(originals))
+    model = wrapped(True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss = step(model)
+    job.save("fsdp1-within", model, optimizer)
+    loss.backward()
+    job.save("fsdp1-after", model, optimizer)
 
 
 @scenario(4)

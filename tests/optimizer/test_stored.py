@@ -16,11 +16,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 
 from shardlint import Target
 from shardlint.collect import collect
-from shardlint.collect.inert_stream import Made, Name, StreamError, read_stream
+from shardlint.collect.inert_stream import Made, Name, Outside, StreamError, read_stream
 from shardlint.collect.stored_optimizer import stored_optimizers
 from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
 from shardlint_rules.d6_optimizer.state_keyed_by_position import StateKeyedByPosition
 
+INERT = (bool, int, float, str, bytes, bytearray, list, tuple, dict, Name, Made, Outside)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
@@ -60,8 +61,29 @@ def test_plain_values_come_back(protocol, value):
 @given(st.binary(max_size=200))
 @settings(max_examples=300, deadline=None)
 def test_rubbish_is_refused_or_is_data(data):
+    value = None
     with contextlib.suppress(StreamError):
-        read_stream(b"\x80\x04" + data)
+        value = read_stream(b"\x80\x04" + data)
+    assert_inert(value)
+
+
+def assert_inert(value):
+    """Nothing but plain values and the records that stand for names, calls and storages."""
+    seen, waiting = set(), [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        assert item is None or type(item) in INERT or type(item) is object, type(item)
+        if isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+        elif isinstance(item, Made):
+            waiting += [item.callee, item.arguments, item.state, item.items, item.members]
+        elif isinstance(item, Outside):
+            waiting.append(item.key)
 
 
 class Attack:

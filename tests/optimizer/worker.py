@@ -1,4 +1,4 @@
-"""One of two ranks of a gloo job: lints models before and after a step and writes what the D4 and D6 rules found."""
+"""One of two ranks of a gloo job: lints models around and within a step, writes what the D4 and D6 rules found."""
 
 import json
 import sys
@@ -31,6 +31,7 @@ def lint(name, model, optimizer):
 def before_and_after(name, model, optimizer, inputs):
     lint(name, model, optimizer)
     out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    lint(f"{name} within a step", model, optimizer)
     (out.logits if hasattr(out, "logits") else out).sum().backward()
     optimizer.step()
     lint(f"{name} after a step", model, optimizer)

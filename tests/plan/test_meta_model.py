@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from checkpoint.helpers import write_file
+from plan.folders import edit
 from plan.linting import facts_of, plan_of
 from plan.tiny import SMALL, llama, mixtral, saved
+from shardlint import Section, Target, lint
+from shardlint.collect import collect
 from shardlint.collect.checkpoint import collect_checkpoint
-from shardlint.collect.plan import PlanUnknownError, collect_plan
+from shardlint.collect.plan import ConfigRefusedError, PlanUnknownError, collect_plan
 
 
 def folder(tmp_path: Path, config: Any) -> Path:
@@ -32,25 +35,101 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **SMALL}
     ("config", "said"),
     [
         (None, "no readable config.json"),
-        ({}, "knows no model type None"),
+        ({}, "names no model_type"),
         ({"model_type": "acme"}, "knows no model type 'acme'"),
         ({"model_type": ["llama"]}, "knows no model type"),
         (LLAMA | {"architectures": ["AcmeForCausalLM"]}, "has no architecture 'AcmeForCausalLM'"),
         (LLAMA | {"architectures": ["pipeline"]}, "has no architecture 'pipeline'"),
         (LLAMA | {"architectures": ["os"]}, "has no architecture 'os'"),
         ({"model_type": "acme", "auto_map": {"AutoModel": "evil--model.Model"}}, "remote code is not run"),
-        (LLAMA | {"num_hidden_layers": 10**12}, "num_hidden_layers = 1000000000000, more than any model has"),
-        (LLAMA | {"num_labels": 10**9}, "more than any model has"),
-        (LLAMA | {"hidden_size": 10**17}, "more than any model has"),
-        (LLAMA | {"hidden_size": -4}, "cannot be built"),
-        (LLAMA | {"hidden_size": "wide"}, "cannot be built"),
-        (LLAMA | {"num_attention_heads": 0}, "cannot be built"),
         (LLAMA | {"quantization_config": {"quant_method": "acme"}}, "cannot be built"),
     ],
 )
 def test_what_cannot_be_built_says_why(config: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanUnknownError, match=said):
+    with pytest.raises(PlanUnknownError, match=said) as caught:
         plan_of(folder(tmp_path, config))
+    assert not isinstance(caught.value, ConfigRefusedError)  # nothing is wrong with these: they are not known here
+
+
+ROPE = {"rope_type": "bogus", "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "said"),
+    [
+        (LLAMA | {"num_hidden_layers": 10**12}, "num_hidden_layers", "1000000000000 is more than any model has"),
+        (LLAMA | {"num_labels": 10**9}, "num_labels", "more than any model has"),
+        (LLAMA | {"hidden_size": 10**17}, "hidden_size", "more than any model has"),
+        (LLAMA | {"hidden_size": -4}, "", "negative dimension"),
+        (LLAMA | {"hidden_size": "wide"}, "hidden_size", "expected int, got str (value: 'wide')"),
+        (LLAMA | {"num_hidden_layers": 2.5}, "num_hidden_layers", "expected int, got float (value: 2.5)"),
+        (LLAMA | {"num_attention_heads": 0}, "", "ZeroDivisionError"),
+        (LLAMA | {"num_attention_heads": 5}, "", "not a multiple of the number of attention heads (5)"),
+        (LLAMA | {"hidden_act": "siluu"}, "hidden_act", "knows no 'siluu'; expected for example silu"),
+        (LLAMA | {"rope_parameters": ROPE}, "rope_parameters.rope_type", "expected default, dynamic, linear, llama3"),
+        (
+            {"model_type": "llava", "text_config": LLAMA | {"hidden_size": "x"}, "hidden_size": 4},
+            "text_config.hidden_size",
+            "expected int, got str (value: 'x')",
+        ),
+    ],
+)
+def test_what_the_library_refuses_names_the_field(config: Any, field: str, said: str, tmp_path: Path) -> None:
+    facts = collect(Target(checkpoint=folder(tmp_path, config)))
+    assert facts.checkpoint is not None
+    (problem,) = facts.checkpoint.problems
+    assert (problem.file, problem.kind, problem.key or "") == ("config.json", "config-refused", field)
+    assert said in problem.detail
+    assert said in facts.why_absent(Section.PLAN)
+    report = lint(checkpoint=folder(tmp_path, config))
+    assert [(item.code, item.subject) for item in report.errors()] == [("D523", "config.json")]
+    assert report.exit_status == 1
+    assert "the coverage of the checkpoint is unknown" in str(report).splitlines()[-1]
+
+
+@pytest.mark.parametrize("config", [{"model_type": "acme"}, LLAMA | {"architectures": ["AcmeForCausalLM"]}])
+def test_an_unknown_architecture_is_no_fault_and_not_passed_over(config: Any, tmp_path: Path) -> None:
+    report = lint(checkpoint=folder(tmp_path, config))
+    assert report.findings == ()
+    assert report.coverage is not None
+    assert report.coverage["status"] == "NOT_LOADED"
+    assert "remote code is not run" in report.coverage["reason"]
+    text = str(report)
+    assert "Coverage  unknown: Transformers" in text
+    assert "the coverage of the checkpoint is unknown" in text.splitlines()[-1]
+
+
+def test_no_configuration_at_all_is_a_warning(tmp_path: Path) -> None:
+    report = lint(checkpoint=folder(tmp_path, None))
+    assert [(item.code, item.severity.value) for item in report.findings] == [("D523", "warning")]
+    assert "there is no model whose type a pack could be asked for" in str(report).replace("\n   ", "")
+
+
+def test_a_class_knows_the_type_that_an_old_configuration_does_not_name(tmp_path: Path) -> None:
+    saved(llama(), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "model_type"}))
+    assert all(item.status == "loaded" for item in plan_of(tmp_path).tensors)
+
+
+def test_a_broken_generation_config_stops_no_rule_about_the_weights(tmp_path: Path) -> None:
+    saved(llama(), tmp_path)
+    (tmp_path / "generation_config.json").write_text("{bad")
+    edit(tmp_path, lambda files: files["model.safetensors"].pop("model.norm.weight") and None)
+    report = lint(checkpoint=tmp_path)
+    found = [(item.code, item.severity.value) for item in report.findings]
+    assert found == [("D501", "error"), ("D523", "warning")]
+
+
+def test_without_a_live_model_no_finding_speaks_of_one(tmp_path: Path) -> None:
+    saved(llama(), tmp_path)
+    edit(tmp_path, lambda files: files["model.safetensors"].update({"x.norm": ("F32", [4])}))
+    edit(tmp_path, lambda files: files["model.safetensors"].pop("model.norm.weight") and None)
+    said = [item.message for item in lint(checkpoint=tmp_path).findings]
+    assert [text.partition(";")[0] for text in said] == [
+        "the architecture's tensor model.norm.weight has no source in the checkpoint",
+        "the stored key x.norm has no place in the architecture",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,3 +210,11 @@ def test_a_function_that_transformers_no_longer_has(tmp_path: Path, monkeypatch:
     monkeypatch.delattr("transformers.core_model_loading.dot_natural_key")
     with pytest.raises(PlanUnknownError, match=r"Transformers \d.*dot_natural_key"):
         plan_of(tmp_path)
+
+
+def test_numbers_that_json_has_not_are_no_fault(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 1, "num_hidden_layers": 1}
+    config = {"model_type": "mamba2", "vocab_size": 16, "time_step_limit": [0.0, float("inf")], **sizes}
+    path = folder(tmp_path, config)
+    assert "Infinity" in (path / "config.json").read_text()  # as Python writes it, and older folders hold it
+    assert plan_of(path).basis == "config"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plan.folders import Files, edit, read_files
-from plan.linting import facts_of, findings_of, mentions
+from plan.linting import CHECKPOINT_RULES, facts_of, findings_of, mentions
 from plan.shrink import quiet
 from plan.tiny import deepseek, llama, mixtral, saved
 from shardlint import Finding, Severity
+from shardlint.runner import evaluate
 
 
 def only(folder: Path, code: str, model: Any = None) -> Finding:
@@ -440,3 +443,52 @@ def test_an_index_that_was_written_for_other_files(tmp_path: Path) -> None:
     path.write_text(json.dumps(index))
     found = findings_of(facts_of(tmp_path), "D516")
     assert [item.subject for item in found] == [path.name]
+
+
+@pytest.mark.parametrize("build", [mixtral, deepseek])
+@pytest.mark.parametrize("live", [False, True])
+def test_one_expert_of_another_shape(build: Any, live: bool, tmp_path: Path) -> None:
+    model = build()
+    saved(model, tmp_path)
+    stored = read_files(tmp_path)["model.safetensors"]
+    key = next(key for key in stored if re.search(r"experts\.2\.(w2|down_proj)\.", key))
+    shapes: list[list[int]] = []
+
+    def turned(files: Files) -> None:
+        dtype, shape = files["model.safetensors"][key]
+        shapes.append(shape)
+        files["model.safetensors"][key] = (dtype, shape[::-1])
+
+    edit(tmp_path, turned)
+    found = findings_of(facts_of(tmp_path, model if live else None))
+    assert [item.code for item in found] == ["D504"]
+    assert found[0].subject.endswith("experts.down_proj")
+    assert found[0].evidence["keys"] == (key,)
+    assert f"{key} is {shapes[0][::-1]}; the other 3 of its like are {shapes[0]}" in found[0].message
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_weights_of_another_architecture(live: bool, tmp_path: Path) -> None:
+    model = llama()
+    saved(model, tmp_path)
+    names = {"transformer.h.0.attn.c_attn.weight": ("F32", [16, 48]), "transformer.ln_f.weight": ("F32", [16])}
+    edit(tmp_path, lambda files: files.update({"model.safetensors": dict(names)}))
+    found = findings_of(facts_of(tmp_path, model if live else None))
+    assert [(item.code, item.severity) for item in found] == [("D524", Severity.ERROR)]
+    assert "0 of 21 tensors have a source, and 2 of 2 stored keys have no place" in found[0].message
+
+
+def test_what_finds_no_place_in_another_architecture_is_no_head(tmp_path: Path) -> None:
+    saved(llama(), tmp_path)
+    names = {"transformer.h.0.attn.c_attn.weight": ("F32", [16, 48]), "transformer.ln_f.weight": ("F32", [16])}
+    edit(tmp_path, lambda files: files.update({"model.safetensors": dict(names)}))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16}))
+    facts = facts_of(tmp_path, llama())
+    (d501,) = [item for item in CHECKPOINT_RULES if item.rule.code == "D501"]
+    found = evaluate(facts, [d501]).findings
+    assert {item.severity for item in found} == {Severity.ERROR}
+    assert {item.subject for item in found} >= set(names)
+    (told,) = findings_of(facts)
+    assert told.code == "D524"
+    assert "another architecture (GPT2LMHeadModel) than the model (LlamaForCausalLM)" in told.message

@@ -104,28 +104,36 @@ def test_a_broken_neighbour_costs_it_nothing(acme: Path, facts_file: Path, tmp_p
 
 
 IN_PYTHON = """
-import sys
+import json, sys
 from shardlint import Facts, Target
 from shardlint.contract import ContractQuery
 from shardlint.plugins.manager import load_packs
 
 registry = load_packs()
-assert "torch" not in sys.modules
-assert "shardlint_acme.reporter" in sys.modules
-(answer,) = registry.contracts(ContractQuery(key="acme-lm", kind="model_type"))
-assert answer.error == "" and answer.contract.name == "acme-lm" and answer.pack == "acme", answer
-assert registry.contracts(ContractQuery(key="llama", kind="model_type")) == ()
-(collector,) = registry.collectors
-assert (collector.name, collector.section, collector.dist) == ("acme-lazy-buffers", "contract", "shardlint-acme")
+imported = ["torch" in sys.modules, "shardlint_acme.reporter" in sys.modules]
+answers = registry.contracts(ContractQuery(key="acme-lm", kind="model_type"))
 
 class Model:
     acme_lazy_buffers = ("rope.*",)
 
-section = collector.collect(Target(model=Model()), None, Facts())
-assert section.lazy_buffers == ("rope.*",)
-assert collector.collect(Target(), None, Facts()) is None
+(collector,) = registry.collectors
+print(json.dumps({
+    "torch and reporter imported": imported,
+    "answers": [[answer.error, answer.contract.name, answer.pack] for answer in answers],
+    "for llama": list(registry.contracts(ContractQuery(key="llama", kind="model_type"))),
+    "collector": [collector.name, collector.section, collector.dist],
+    "of a model": list(collector.collect(Target(model=Model()), None, Facts()).lazy_buffers),
+    "of nothing": collector.collect(Target(), None, Facts()),
+}))
 """
 
 
 def test_its_contract_and_its_collector(acme: Path) -> None:
-    python(acme, "-c", IN_PYTHON)
+    assert json.loads(python(acme, "-c", IN_PYTHON).stdout) == {
+        "torch and reporter imported": [False, True],
+        "answers": [["", "acme-lm", "acme"]],
+        "for llama": [],
+        "collector": ["acme-lazy-buffers", "contract", "shardlint-acme"],
+        "of a model": ["rope.*"],
+        "of nothing": None,
+    }

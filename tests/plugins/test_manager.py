@@ -1,5 +1,7 @@
 """Finding packs, leaving them out, requiring them, and local ones."""
 
+import errno
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -346,3 +348,22 @@ def test_a_built_in_rule_keeps_its_name(tmp_path: Path) -> None:
     assert "the built-in rule keeps it" in clash.message
     assert registry.rule(builtin.name) == builtin
     assert registry.rule("HOU001") is None
+
+
+def test_a_folder_of_rules_that_cannot_be_listed_is_no_empty_one(monkeypatch):
+    """Out of file descriptors for a moment: that must not make a run without some rules that nobody misses."""
+    listed = os.listdir
+
+    def listdir(path="."):
+        if str(path).endswith("v0_validation"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return listed(path)
+
+    whole = {rule.code for rule in load_packs().rules}
+    assert {"V002", "D501"} < whole
+    monkeypatch.setattr(os, "listdir", listdir)
+    registry = load_packs()
+    assert not registry.rules
+    (failure,) = registry.diagnostics
+    assert failure.code == "SL002"
+    assert "Too many open files" in failure.message

@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 from attrs import evolve
 
+from shardlint.collect import exchange
 from shardlint.collect.exchange import Place, RanksError, converse, fail
 from shardlint.collect.ranks import BUCKETS, bucket_of, compare_ranks, groups_of, rows_of, summary_of
 from shardlint.facts import (
@@ -44,6 +45,22 @@ def run_ranks(world, function, *, absent=()):
         thread.join(60)
         assert not thread.is_alive()
     return results
+
+
+class StoreThatCannotWait:
+    """What a store can do beside waiting: a wait of torch's own that ends without the key prints two warnings."""
+
+    def __init__(self, store):
+        self.set, self.get, self.check, self.delete_key = store.set, store.get, store.check, store.delete_key
+
+
+def test_a_late_rank_is_awaited_without_the_waiting_of_the_store():
+    def late(place):
+        if place.rank == 1:
+            time.sleep(1.2)
+        return echo(Place(StoreThatCannotWait(place.store), place.rank, place.world_size))
+
+    assert run_ranks(2, late)[0][0] == "hello from 0 | hello from 1"
 
 
 def echo(place, timeout=5.0, message=None):
@@ -203,6 +220,17 @@ def test_the_rank_that_differs_is_named_with_the_first_difference():
     assert results[2][1].sent < 600 + 150 * sum(bucket_of(f"layers.{i}.weight") in asked for i in range(40))
 
 
+def test_a_rank_without_a_model_is_not_compared():
+    def compare(place):
+        facts = Facts() if place.rank == 1 else Facts(sharding=sharding_of(place.rank, 3))
+        return compare_ranks(place, facts, 5.0)
+
+    results = run_ranks(3, compare)
+    for ranks, _ in results.values():
+        assert ranks.differences == ()
+        assert ranks.compared == ((0, 2),)
+
+
 def test_pipeline_stages_are_not_compared_with_each_other():
     def compare(place):
         stage = place.rank // 2
@@ -231,12 +259,40 @@ def test_groups_follow_shared_ranks():
     assert groups_of([[0, 2], [1, 3], [2], [3, 0]]) == [[0, 1, 2, 3]]
 
 
-def test_digests_do_not_depend_on_the_order_of_parameters():
+def test_digests_do_not_depend_on_the_order_of_units():
     facts = sharding_of(0, 2)
-    turned = evolve(facts, parameters=tuple(reversed(facts.parameters)))
+    records = [evolve(record, unit=index % 2) for index, record in enumerate(facts.parameters)]
+    facts = evolve(facts, units=facts.units * 2, parameters=tuple(records))
+    turned = evolve(facts, parameters=tuple(records[1::2] + records[::2]))
     left, right = (summary_of(item, rows_of(item), 0) for item in (facts, turned))
     assert left == right
     assert len(left.digests) == BUCKETS
+
+
+def test_parameters_of_a_unit_in_another_order_are_a_difference():
+    names = [f"layers.{i}.weight" for i in range(40)]
+    swapped = [*names[:2], names[3], names[2], *names[4:]]
+
+    def compare(place):
+        facts = sharding_of(place.rank, 3, names=swapped if place.rank == 1 else names)
+        return compare_ranks(place, Facts(sharding=facts), 5.0)
+
+    found = run_ranks(3, compare)[0][0].differences
+    assert [(item.fqn, item.field, item.ranks, item.reference, item.value) for item in found] == [
+        ("layers.2.weight", "place_in_unit", (1,), "2", "3"),
+        ("layers.3.weight", "place_in_unit", (1,), "3", "2"),
+    ]
+
+
+def test_a_parameter_too_many_is_one_difference_though_it_moves_the_others():
+    names = [f"layers.{i}.weight" for i in range(40)]
+
+    def compare(place):
+        facts = sharding_of(place.rank, 2, names=["first.weight", *names] if place.rank == 1 else names)
+        return compare_ranks(place, Facts(sharding=facts), 5.0)
+
+    (difference,) = run_ranks(2, compare)[0][0].differences
+    assert (difference.fqn, difference.field) == ("first.weight", "present")
 
 
 def finding(subject, message="wrong"):
@@ -325,3 +381,33 @@ def test_a_report_that_cannot_be_written_ends_every_rank():
     results = run_ranks(2, function)
     assert isinstance(results[0][0], OSError)
     assert isinstance(results[1][0], RanksError)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_rank_that_was_given_up_before_is_hardly_waited_for_and_only_once(monkeypatch, lost):
+    monkeypatch.setattr("shardlint.collect.exchange._GONE_SECONDS", 0.3)
+    present = {}
+
+    def function(place):
+        place.gone[lost] = "it died while it read"
+        present[place.rank] = place
+        return echo(place, timeout=600.0)  # joining the threads would fail long before
+
+    for error, place in run_ranks(3, function, absent=(lost,)).values():
+        assert isinstance(error, RanksError)
+        assert error.causes == {lost: "it died while it read"}
+        assert place.gone == {}
+    assert set(present) == {0, 1, 2} - {lost}
+
+
+def test_the_place_that_was_joined_is_found_again_and_never_waited_for(monkeypatch):
+    place = Place(dist.HashStore(), 1, 2)
+    monkeypatch.setattr(exchange, "_places", {})
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert exchange.joined_place() is None
+    exchange._places[0] = place
+    assert exchange.joined_place() is place
+    exchange.expect_no_more(1, "this rank itself")
+    exchange.expect_no_more(0, "it died")
+    assert place.gone == {0: "it died"}

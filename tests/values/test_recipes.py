@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardlint import Target
 from shardlint.collect import collect
@@ -196,3 +200,35 @@ def test_a_glob_without_a_buffer_is_told():
     model = nn.Sequential(Slopes())
     assert_findings(run_rule(DeclarationMatchesNothing, facts_of(model, slopes, "*.slope")), "*.slope")
     assert_findings(run_rule(DeclarationMatchesNothing, facts_of(model, slopes, "*.weight")), "*.weight")
+
+
+@pytest.fixture
+def second_of_two():
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("placements", "here"),
+    [([Replicate()], [0, 1, 2, 3]), ([Shard(0)], [2, 3]), ([_StridedShard(0, split_factor=2)], [1, 3])],
+)
+def test_of_a_distributed_buffer_the_part_here_is_compared(second_of_two, placements, here):
+    model = Slopes()
+    local = slopes(model, "")[here].clone()
+    model.slopes = DTensor.from_local(
+        local, second_of_two, placements, run_check=False, shape=torch.Size([4]), stride=(1,)
+    )
+    facts = facts_of(model, slopes)
+    assert [item.status for item in facts.values.derived] == ["equal"]
+    local[-1] += 1.0
+    assert_findings(run_rule(DerivedBufferWrong, facts_of(model, slopes)), "slopes")
+
+
+def test_a_partial_buffer_is_not_compared(second_of_two):
+    model = Slopes()
+    model.slopes = DTensor.from_local(slopes(model, ""), second_of_two, [Partial()], run_check=False)
+    (item,) = facts_of(model, slopes).values.derived
+    assert (item.status, item.declared) == ("unknown", True)

@@ -25,6 +25,14 @@ def mixtral_config(**changes: Any) -> Any:
     return MixtralConfig(**settings | changes)
 
 
+def tiny_llama(**changes: Any) -> tuple[Any, Any]:
+    """A configuration and its class; every projection has at least 128 columns, as formats with groups want it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = {"vocab_size": 64, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    return LlamaConfig(**settings | {"num_attention_heads": 4, "num_key_value_heads": 4} | changes), LlamaForCausalLM
+
+
 def saved(folder: Path, config: Any, kind: Any, *, dtype: torch.dtype = torch.float32) -> Path:
     """A checkpoint of a model with random values everywhere, also where initialisation gives zeros or ones."""
     torch.manual_seed(1)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import shutil
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults
 from shardlint.weights.checkpoints import slabs
 from shardlint.weights.dcp import read_folder
-from shardlint.weights.opcodes import OpcodeError, read
+from shardlint.weights.opcodes import Made, OpcodeError, Reference, Symbol, read
 from shardlint.weights.reader import Reader
 from shardlint.weights.sources import Files, ReadError
 from weights.models import loaded, mixtral_config, saved
@@ -149,6 +148,47 @@ def test_any_strides_and_dtypes_of_saved_tensors(tmp_path):
             assert torch.equal(found, value), name
 
 
+def test_names_that_only_one_side_has_are_told_without_a_config(tmp_path):
+    """Without a config.json nothing can be converted, and what both have under one name is compared all the same."""
+    for name, keys in (("one", "ab"), ("two", "bc"), ("other", "xy")):
+        (tmp_path / name).mkdir()
+        save_file({key: torch.ones(2, 3) for key in keys}, tmp_path / name / "model.safetensors")
+    result = compare_checkpoints(tmp_path / "one", tmp_path / "two")
+    assert result.verdict is Verdict.FAIL
+    rows = {(row.kind, row.name): row for row in result.rows}
+    assert rows[Kind.LIVE, "b"].status is Status.EXACT
+    assert rows[Kind.LIVE, "a"].reason == f"{tmp_path / 'two'} has no tensor of this name"
+    assert rows[Kind.CHECKPOINT, "c"].reason == f"{tmp_path / 'one'} has no tensor for it"
+    assert {(fault.what, fault.subject) for fault in faults(result)} == {("uncompared", "a"), ("unread", "c")}
+    assert not any("model" in fault.message.replace(str(tmp_path), "") for fault in faults(result))
+    unrelated = compare_checkpoints(tmp_path / "one", tmp_path / "other")
+    assert unrelated.verdict is Verdict.INCOMPLETE
+    assert "neither has a config.json" in unrelated.incomplete
+
+
+def test_what_a_dcp_folder_holds_beside_the_model_is_left_out_and_listed(model, original, tmp_path):
+    state = {"model": model.state_dict(), "optim": {"state": {"w": {"exp_avg": torch.ones(2)}}}, "step": 3}
+    dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    for result in (compare_checkpoints(tmp_path / "dcp", original), compare_checkpoints(original, tmp_path / "dcp")):
+        assert result.verdict is Verdict.PASS
+        excluded = {row.name: row.reason for row in result.rows if row.status is Status.EXCLUDED}
+        assert excluded == {"optim.state.w.exp_avg": "not below model."}
+
+
+PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Symbol, Made, Reference)
+
+
+REFUSED = object()
+
+
+def outcome(kind, function, argument):
+    """What a function returns, or `REFUSED` and the text of the one kind of error that it may raise."""
+    try:
+        return function(argument), ""
+    except kind as error:
+        return REFUSED, str(error).strip()
+
+
 class Boom:
     def __reduce__(self):
         return (print, ("it was executed",))
@@ -163,11 +203,14 @@ def test_nothing_is_executed(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-@given(st.binary(max_size=200))
-@settings(max_examples=200)
+@given(
+    st.one_of(st.binary(max_size=200), st.lists(st.sampled_from(b"(.)]}N012KqlaesuR\x85\x94"), max_size=30).map(bytes))
+)
+@settings(max_examples=300)
+@example(b"(.")
 def test_damaged_data_is_refused_and_never_worse(data):
-    with contextlib.suppress(OpcodeError):
-        read(data)
+    made, refused = outcome(OpcodeError, read, data)
+    assert refused if made is REFUSED else isinstance(made, PLAIN)
 
 
 @given(st.data())
@@ -182,5 +225,9 @@ def test_damaged_metadata_is_a_read_error_and_never_worse(tmp_path_factory, data
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
     (folder / ".metadata").write_bytes(bytes(damaged[: data.draw(st.integers(1, len(good)))]))
-    with contextlib.suppress(ReadError):
-        read_folder(folder)
+    found, refused = outcome(ReadError, read_folder, folder)
+    if found is REFUSED:
+        assert refused
+        return
+    assert all(isinstance(name, str) for name in (*found.regions, *found.refused))
+    assert {key for region in found.regions.values() for key in region.sources()} <= set(found.sources)

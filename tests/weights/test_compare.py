@@ -289,3 +289,18 @@ def test_packed_four_bit_values_are_compared_as_bits(tmp_path):
     live.view(torch.uint8)[3, 3] ^= 1
     found = only(run(live, region, source))
     assert (found.load_mismatches, found.max_abs) == (1, None)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 4)])
+def test_expanded_tensors_are_told_by_the_index_of_the_element(tmp_path, shape):
+    """All elements share one place in storage, so that says nothing about which of them differs."""
+    stored = torch.full(shape, 2.0)
+    at = tuple(size - 1 for size in shape)
+    stored[at] = 3.0
+    sources = write(tmp_path / "a.safetensors", {"a": stored})
+    live = torch.full((1,) * len(shape), 2.0).expand(shape)
+    found = run(live, leaf(sources["a"]), sources)
+    ((_, tally),) = found.counts.items()
+    assert (tally.checked, tally.load_mismatches) == (stored.numel(), 1)
+    assert tally.first is not None
+    assert tally.first.live_index == at

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from plan.shrink import quiet
+from shardlint.weights import Kind, Status, Verdict, faults, groups, verify
 from shardlint.weights.bits import bits_of
 from weights.models import loaded, mixtral_config, saved
 
@@ -146,3 +147,70 @@ def test_packed_weights_that_are_kept_are_compared_as_stored(tmp_path):
     layer.qweight[7, 3] ^= 1 << 12
     (fault,) = faults(verify(model, tmp_path))
     assert (fault.subject, fault.what) == ("proj.qweight", "mismatch")
+
+
+def test_stacked_experts_are_decoded_one_at_a_time(mxfp4, monkeypatch):
+    folder, kind = mxfp4
+    model = loaded(folder, kind)
+    experts = model.model.layers[1].mlp.experts
+    if experts.down_proj.dtype != torch.bfloat16:
+        pytest.skip("this host keeps mxfp4 weights as they are")
+    seen = []
+    portions = groups.Group.portions
+    monkeypatch.setattr(
+        groups.Group, "portions", lambda self, bound: seen.append(list(portions(self, bound))) or seen[-1]
+    )
+    result = verify(model, folder, max_memory=300_000)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert [(0, 1), (1, 2), (2, 3), (3, 4)] in seen
+    assert all(row.checked == row.expected for row in result.rows)
+    bits_of(experts.gate_up_proj)[2, 3, 4] ^= 1
+    (row,) = (row for row in verify(model, folder, max_memory=300_000).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.first and row.first.live_index) == ("model.layers.1.mlp.experts.gate_up_proj", (2, 3, 4))
+
+
+@pytest.mark.parametrize("kind", [llama, mixtral])
+def test_fp8_blocks_that_are_kept(kind, tmp_path):
+    """As on a host that computes with them: the loader merges the scales of experts as it merges their weights."""
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    config, model_class = kind()
+    folder = saved(tmp_path, config, model_class, dtype=torch.bfloat16)
+    to_fp8_blocks(folder)
+    stored = load_file(folder / "model.safetensors")
+    settings = json.loads((folder / "config.json").read_text())["quantization_config"]
+    quantizer = AutoHfQuantizer.from_config(settings, pre_quantized=True)
+    with torch.device("meta"), quiet():
+        model = model_class(config).to(torch.bfloat16)
+        quantizer.preprocess_model(model=model, dtype=torch.bfloat16, device_map=None, checkpoint_files=[])
+    model.hf_quantizer = quantizer
+    model.load_state_dict(merged(stored), assign=True)
+    weight = model.model.layers[1].self_attn.q_proj.weight
+    assert weight.dtype == torch.float8_e4m3fn
+    result = verify(model, folder)
+    assert result.verdict is Verdict.PASS, faults(result)
+    assert all(row.checked == row.expected for row in result.rows)
+    scales = "model.layers.1.self_attn.q_proj.weight_scale_inv"
+    if kind is mixtral:
+        scales = "model.layers.1.mlp.experts.gate_up_proj_scale_inv"
+    index = (1,) * model.get_parameter(scales).dim()
+    bits_of(model.get_parameter(scales))[index] ^= 1
+    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (scales, 1, index)
+
+
+def merged(stored):
+    """The tensors with the experts of each layer in one stack."""
+    found = {key: value for key, value in stored.items() if ".experts." not in key}
+    for layer in range(2):
+        name = f"model.layers.{layer}.block_sparse_moe.experts"
+        if f"{name}.0.w1.weight" not in stored:
+            continue
+        for end in ("", "_scale_inv"):
+            one, two, three = (
+                torch.stack([stored[f"{name}.{expert}.w{number}.weight{end}"] for expert in range(4)])
+                for number in (1, 2, 3)
+            )
+            found[f"model.layers.{layer}.mlp.experts.gate_up_proj{end}"] = torch.cat([one, three], 1)
+            found[f"model.layers.{layer}.mlp.experts.down_proj{end}"] = two
+    return {key.replace(".block_sparse_moe.", ".mlp."): value for key, value in found.items()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
 from shardlint import Facts, LiveTarget
 from shardlint.facts import ContractFacts
+from shardlint.report.model import untrusted
 from shardlint.runner import Evaluation, SelectedRule, Status, evaluate
+from shardlint.weights import Result
 from shardlint.weights.bits import bits_of
 from shardlint_rules.v0_validation.replicas_differ import ReplicaOptions, ReplicasDiffer
 from shardlint_rules.v0_validation.weights_differ import WeightOptions, WeightsDiffer
@@ -70,6 +73,35 @@ def test_what_is_not_looked_at_is_not_clean(model, mixtral, tmp_path):
     found = run(WeightsDiffer(), LiveTarget(model=model, checkpoint=tmp_path / "none"))
     assert found.outcomes[0].status is Status.FOUND
     assert found.findings[0].subject == "rank 0"
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_look_at_a_part_is_no_pass_however_the_rule_was_chosen(model, mixtral, explicit):
+    live = LiveTarget(model=model, checkpoint=mixtral, sample=0.5)
+    rules = [SelectedRule(rule=WeightsDiffer(), explicit=explicit)]
+    outcomes = evaluate(Facts(), rules, heavy=True, live=live).outcomes
+    assert outcomes[0].unfinished
+    (why,) = untrusted(outcomes, ())
+    assert "only a sample" in why
+    whole = evaluate(Facts(), rules, heavy=True, live=LiveTarget(model=model, checkpoint=mixtral)).outcomes
+    assert not whole[0].unfinished
+    assert untrusted(whole, ()) == ()
+
+
+def test_limits_of_the_job_hold_unless_the_rule_has_its_own(model, mixtral, monkeypatch):
+    seen = []
+
+    def verify(*_, **settings):
+        seen.append((settings["replicas"], settings["rank_timeout"]))
+        return Result(rows=())
+
+    monkeypatch.setattr("shardlint_rules.v0_validation.weights_differ.verify", verify)
+    live = LiveTarget(model=model, checkpoint=mixtral)
+    run(WeightsDiffer(), live)
+    run(WeightsDiffer(), evolve(live, rank_timeout=7.0, replicas="full"))
+    run(WeightsDiffer(WeightOptions(rank_timeout=3.0, replicas="full")), evolve(live, rank_timeout=7.0))
+    run(WeightsDiffer(WeightOptions(replicas="full")), evolve(live, replicas="digest"))
+    assert seen == [("digest", 60.0), ("full", 7.0), ("full", 3.0), ("digest", 60.0)]
 
 
 def test_a_sample_that_finds_something_says_both(model, mixtral):

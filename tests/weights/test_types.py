@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from plan.shrink import quiet
-from shardlint.weights import Difference, Kind, Verdict, faults, verify
+from shardlint.weights import Difference, Kind, Verdict, check_export, faults, verify
 from shardlint.weights.bits import bits_of
 from shardlint.weights.diagnose import pattern, unravel
 from weights.types import candidates
@@ -86,6 +86,7 @@ def test_type(name, tmp_path):
         assert changed in faults(result)[0].subject
         return
     assert result.verdict is Verdict.PASS, [fault.message for fault in faults(result)]
+    assert [group.first.message for group in check_export(model, tmp_path)] == []
     live = result.of_kind(Kind.LIVE)
     assert all(row.checked == row.expected for row in live)
     converted = [row for row in live if row.operations]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 
@@ -11,8 +12,23 @@ from attrs import evolve
 from safetensors.torch import load_file, save_file
 
 from shardlint.facts import ContractFacts
-from shardlint.weights import ExternalShard, Kind, Result, Row, Status, Verdict, WeightsDifferError, faults, verify
+from shardlint.weights import (
+    Difference,
+    ExternalShard,
+    Kind,
+    ReplicaGroup,
+    Result,
+    Row,
+    Status,
+    Verdict,
+    WeightsDifferError,
+    compare_checkpoints,
+    faults,
+    verify,
+)
 from shardlint.weights.bits import bits_of
+from shardlint.weights.reports import as_text
+from shardlint.weights.result import sorted_rows
 from weights.models import loaded, mixtral_config, saved
 
 
@@ -57,6 +73,12 @@ def test_nothing_of_the_model_is_touched(model, mixtral):
     assert [(p.requires_grad, p._version, p.data_ptr()) for p in model.parameters()] == flags
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all((bits_of(value) == bits_of(before[key])).all() for key, value in model.state_dict().items())
+
+
+def test_memory_can_still_be_resized(model, mixtral):
+    fresh = copy.deepcopy(model)  # as FSDP does, to free what it gathered
+    assert verify(fresh, mixtral).verdict is Verdict.PASS
+    assert all(parameter.untyped_storage().resizable() for parameter in fresh.parameters())
 
 
 def test_one_bit_is_found_at_its_places(model, mixtral):
@@ -170,6 +192,11 @@ def test_nan_is_found_even_where_the_checkpoint_has_it(mixtral, tmp_path):
     assert result.verdict is Verdict.FAIL
     (fault,) = faults(result)
     assert (fault.what, fault.subject) == ("nonfinite", "model.layers.0.self_attn.q_proj.weight")
+    assert fault.message.startswith(
+        "1 element is infinite or not a number; first at model.layers.0.self_attn.q_proj.weight[1, 2]: nan (float32, "
+    )
+    assert fault.evidence["first_checkpoint"] == "model.layers.0.self_attn.q_proj.weight[1, 2]"
+    assert "[1, 2]" in as_text(result)
     assert wrong(result) == {}
 
 
@@ -201,6 +228,7 @@ def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
         ("uncompared", "model.norm.weight"),
         ("unread", "model.layers.9.extra.weight"),
     }
+    assert any(fault.message.endswith("no stored tensor gives it") for fault in faults(result))
     excused = ContractFacts(
         source="test", training_only_targets=("model.norm.*",), inference_only_sources=("*.extra.weight",)
     )
@@ -245,6 +273,7 @@ def test_reports(model, mixtral, tmp_path):
     assert (rows[0]["name"], rows[0]["status"]) == ("lm_head.weight", "MISMATCH")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["verdict"], summary["load_dtype_mismatches"]) == ("FAIL", 1)
+    assert (tmp_path / "out" / "worst.txt").read_text() == as_text(result)
     rank = json.loads((tmp_path / "out" / "rank_00000.json").read_text())
     assert sum(count["tally"]["load_mismatches"] for count in rank["counts"]) == 1
     (tmp_path / "file").write_text("in the way")
@@ -342,6 +371,102 @@ def test_external_state_and_its_padding(tmp_path):
     result = verify(model, tmp_path, external=HostTable(padded, (10, 4), names=("table.weight", "other")))
     assert "without one ['other']" in result.errors[0][1]
     assert "meta" in verify(model, tmp_path).errors[0][1]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_of_the_worst_is_readable_at_every_width(width):
+    name = "model.layers.7.mlp.experts.down_proj"
+    first = Difference(
+        live_key=name,
+        live_index=(1, 2),
+        checkpoint_key="model.layers.7.block_sparse_moe.experts.1.w2.weight",
+        checkpoint_index=(2,),
+        actual="1.5",
+        actual_bits="0x3fc00000",
+        reference="2.5",
+        reference_bits="0x40200000",
+        reference_in_storage_dtype="2.5",
+        storage_dtype="float32",
+        reference_dtype="float32",
+        cast_only=False,
+    )
+    rows = [
+        Row(
+            kind=Kind.LIVE,
+            name=f"{name}.{at}",
+            status=Status.MISMATCH,
+            load_mismatches=at,
+            first=first,
+            max_load_abs=error,
+        )
+        for at, error in enumerate([1.2345678901234e-07] * 10_000, 1)
+    ]
+    result = Result(rows=sorted_rows(rows), checkpoint="ckpt")
+    text = as_text(result, width=width)
+    lines = text.splitlines()
+    assert lines[0].startswith("FAIL: 10000 live tensors")
+    assert max(map(len, lines)) <= width
+    assert text.count("MISMATCH") == text.count("1.23457e-07") == 50
+    assert f"{name}.10000" in text
+    assert f"{name}.9950" not in text
+    assert " ".join(text.split()).count("gives 2.5 (float32, 0x40200000), rank 0") == 50
+
+
+def test_a_shard_that_is_not_there_is_named(model, tmp_path):
+    model.save_pretrained(tmp_path, max_shard_size="60KB")
+    shards = sorted(tmp_path.glob("model-*.safetensors"))
+    gone = shards[1].name
+    shards[1].unlink()
+    result = verify(model, tmp_path)
+    assert result.verdict is Verdict.FAIL
+    told = [fault.message for fault in faults(result) if fault.what == "uncompared"]
+    assert any(message.endswith(f"no stored tensor gives it; {gone} could not be read") for message in told)
+
+
+def test_replicas_of_tensors_without_a_source_are_their_own_fault():
+    row = Row(kind=Kind.LIVE, name="a", status=Status.EXCLUDED)
+    other = Row(kind=Kind.LIVE, name="b", status=Status.MISMATCH, load_mismatches=1, first=None)
+    groups = tuple(ReplicaGroup(name=name, reference=2, ranks=(0, 1)) for name in "ab")
+    result = Result(rows=(row, other), replicas=groups, checkpoint="x", world_size=3)
+    assert result.verdict is Verdict.FAIL
+    (fault,) = (fault for fault in faults(evolve(result, rows=(row,), replicas=groups[:1])))
+    assert (fault.what, fault.subject, fault.ranks) == ("replicas", "a", (2, 0, 1))
+    assert fault.message == "its bits on rank 0..1 are not those on rank 2"
+
+
+def test_a_run_that_is_told_to_stop_does_so_and_says_so(model, mixtral, tmp_path):
+    asked = iter([False, False])
+    result = verify(model, mixtral, stop=lambda: next(asked, True), reports=tmp_path, threads=1)
+    assert (result.verdict, result.incomplete) == (Verdict.INCOMPLETE, "the run was interrupted")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["verdict"], summary["incomplete"]) == ("INCOMPLETE", "the run was interrupted")
+    assert compare_checkpoints(mixtral, mixtral, stop=lambda: True).verdict is Verdict.INCOMPLETE
+
+
+def test_a_run_that_dies_leaves_no_verdict_of_an_earlier_one(model, mixtral, tmp_path, monkeypatch):
+    assert verify(model, mixtral, reports=tmp_path).verdict is Verdict.PASS
+    (tmp_path / "rank_00007.json").write_text("{}")
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    monkeypatch.setattr("shardlint.weights.running.Worker", die)
+    with pytest.raises(Killed):
+        verify(model, mixtral, reports=tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["verdict"] == "INCOMPLETE"
+    assert "has not ended" in summary["incomplete"]
+    assert {path.name for path in tmp_path.iterdir()} == {"summary.json"}
+
+
+def test_limits_that_make_no_sense_are_refused(model, mixtral):
+    with pytest.raises(ValueError, match="rank_timeout: expected seconds above 0, got 0"):
+        verify(model, mixtral, rank_timeout=0)
+    with pytest.raises(ValueError, match="sample: expected a fraction"):
+        compare_checkpoints(mixtral, mixtral, sample=2.0)
 
 
 def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatch):

@@ -11,6 +11,7 @@ import torch
 
 from plan import shrink
 from plan.shrink import model_class, quiet, small
+from weights.written import WRITTEN
 
 # Values for the fields of configurations that have them. They fit each other: 4 heads of 16, 8 experts in 2 groups.
 VALUES: dict[str, Any] = {
@@ -73,7 +74,7 @@ def _given(kind: Any, default: Any) -> dict[str, Any]:
 
 def candidates(model_type: str) -> Iterator[tuple[Any, Any]]:
     """Configurations and classes of small models; the first ones may build on meta and still not be usable."""
-    for build in (small, _from_values):
+    for build in (_written, small, _from_values):
         with contextlib.suppress(Exception), quiet():
             found = build(model_type)
             if found is not None:
@@ -82,6 +83,16 @@ def candidates(model_type: str) -> Iterator[tuple[Any, Any]]:
         with contextlib.suppress(Exception), quiet():
             config, kind = _shrunken(model_type, factor)
             yield config, kind
+
+
+def _written(model_type: str) -> tuple[Any, Any] | None:
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model_type not in WRITTEN:
+        return None
+    name, settings = WRITTEN[model_type]
+    return CONFIG_MAPPING[model_type](**copy.deepcopy(settings)), getattr(transformers, name)
 
 
 def _from_values(model_type: str) -> tuple[Any, Any] | None:

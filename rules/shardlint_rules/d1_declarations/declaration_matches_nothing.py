@@ -9,6 +9,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.coverage import retained_report
 from shardlint.facts import ContractFacts, ModelFacts
 from shardlint.keys import Candidates, matches_any, root_declaration
+from shardlint_rules._words import counted
 
 _LIBRARY = "transformers."
 
@@ -87,7 +88,7 @@ class DeclarationMatchesNothing(Rule):
         return self.finding(
             subject=glob,
             kind=SubjectKind.PATTERN,
-            message=f"{where} of {source}: {glob!r} matches none of {len(names)} names{hint}",
+            message=f"{where} of {source}: {glob!r} matches none of {counted(len(names), 'name')}{hint}",
             evidence={"declared_by": source, "declaration": where, "nearest": near},
             key=where,
         )

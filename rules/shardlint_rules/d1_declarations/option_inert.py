@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._words import counted
 
 
 @frozen(kw_only=True)
@@ -60,7 +61,7 @@ class OptionInert(Rule):
             raise NotEvaluated(f"whether units prefetch: {facts.why_absent(Section.SHARDING)}")
         units = facts.sharding.units
         if not any(unit.forward_prefetch or unit.backward_prefetch for unit in units):
-            text = f"prefetch is wanted, and none of {len(units)} units has a prefetch target"
+            text = f"prefetch is wanted, and none of {counted(len(units), 'unit')} has a prefetch target"
             yield self.inert("prefetch", text, {"units": [unit.name for unit in units[:50]]})
 
     def rank0_loading(self, facts: Facts) -> Iterator[Finding]:
@@ -70,7 +71,7 @@ class OptionInert(Rule):
             return
         real = [tensor.fqn for tensor in facts.model.parameters if not tensor.is_meta]
         if real:
-            text = f"rank 0 alone is to load, and rank {rank} holds {len(real)} parameters with storage"
+            text = f"rank 0 alone is to load, and rank {rank} holds {counted(len(real), 'parameter')} with storage"
             yield self.inert("rank0-loading", text, {"tensors": real[:50]}, (rank,))
 
     def inert(self, option: str, text: str, evidence: dict[str, object], ranks: tuple[int, ...] = ()) -> Finding:

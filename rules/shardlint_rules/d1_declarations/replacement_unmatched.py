@@ -40,7 +40,7 @@ class ReplacementUnmatched(Rule):
         candidates = Candidates(tuple(module.fqn for module in facts.model.modules if module.fqn))
         for item in lost:
             near = candidates.near(item.pattern)
-            hint = f"; the nearest modules are {', '.join(near)}" if near else ""
+            hint = f"; the nearest {'module is' if len(near) == 1 else 'modules are'} {', '.join(near)}" if near else ""
             yield self.finding(
                 subject=item.pattern,
                 kind=SubjectKind.PATTERN,

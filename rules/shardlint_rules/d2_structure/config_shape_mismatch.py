@@ -71,7 +71,7 @@ class ConfigShapeMismatch(Rule):
 
     def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
         found = [item for item in model.parameters if any(_EMBEDDINGS.search(name) for name in item.aliases)]
-        found = [item for item in found if len(item.shape) == 2]
+        found = [item for item in found if len(item.shape) == 2 and not _is_packed(item)]
         if len({item.shape for item in found}) != 1:
             return
         tensor = found[0]
@@ -125,7 +125,7 @@ class ConfigShapeMismatch(Rule):
             yield self.finding(
                 subject=prefix,
                 kind=SubjectKind.MODULE,
-                message=f"the configuration says {wanted} layers, found {len(indices)}",
+                message=f"the configuration says {counted(wanted, 'layer')}, found {len(indices)}",
                 evidence={"config": wanted, "found": len(indices)},
                 key="layers",
             )
@@ -149,7 +149,7 @@ class ConfigShapeMismatch(Rule):
         found = [item for item in model.parameters if ".experts." in item.fqn and len(item.shape) == 3]
         counts = {item.shape[0] for item in found}
         if wanted is not None and len(counts) == 1 and counts != {wanted}:
-            yield self.differs("num_experts", wanted, found[0], f"{found[0].shape[0]} experts")
+            yield self.differs("num_experts", wanted, found[0], counted(found[0].shape[0], "expert"))
 
     def differs(self, name: str, wanted: int, tensor: TensorFacts, found: str) -> Finding:
         return self.finding(
@@ -165,7 +165,13 @@ def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
     found = [item for item in model.parameters if item.fqn.endswith(f".self_attn.{last}.weight")]
     attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
-    return found[0] if len({item.shape for item in found}) == 1 and len(found) == attentions else None
+    alike = len({item.shape for item in found}) == 1 and len(found) == attentions
+    return found[0] if alike and not _is_packed(found[0]) else None
+
+
+def _is_packed(tensor: TensorFacts) -> bool:
+    """Whether the shape is that of the codes of a quantised weight."""
+    return "float" not in tensor.dtype or tensor.shape[-1] == 1
 
 
 def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import Box
 from shardlint.facts import LayoutFacts, OwnershipFacts
+from shardlint_rules._words import counted
 
 from ._words import live, once, sharding_of
 
@@ -46,7 +47,9 @@ class LayoutLies(Rule):
             elif layout.replayed_shape is not None and "local_shape" not in layout.unknown:
                 yield from self.compare(record, layout)
         if unknown:
-            raise NotEvaluated(f"the layout of {len(unknown)} parameters is not known, among them {unknown[0]}")
+            raise NotEvaluated(
+                f"the layout of {counted(len(unknown), 'parameter')} is not known, among them {unknown[0]}"
+            )
 
     def compare(self, record: OwnershipFacts, layout: LayoutFacts) -> Iterator[Finding]:
         if layout.replayed_shape != layout.local_shape:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DENSE, EXPERT
+from shardlint_rules._words import counted
 
 from ._words import listed, sharding_of
 
@@ -45,8 +46,8 @@ class MixedGradientDomain(Rule):
                     kind=SubjectKind.UNIT,
                     owner=unit.owner,
                     message=(
-                        f"expected one gradient domain, found {len(domains[DENSE])} dense and {len(domains[EXPERT])} "
-                        f"expert parameters, among them {listed(domains[EXPERT])}"
+                        f"expected one gradient domain, found {len(domains[DENSE])} dense and "
+                        f"{counted(len(domains[EXPERT]), 'expert parameter')}, among them {listed(domains[EXPERT])}"
                     ),
                     evidence={"domains": domains},
                 )

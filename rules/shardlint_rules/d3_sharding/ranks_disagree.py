@@ -15,12 +15,14 @@ class RanksDisagree(Rule):
 
     ## What it does
     Compares names, global shapes, dtypes, owners, gradient domains, meshes, placements and `requires_grad` of all
-    parameters between ranks that share a mesh or a reduction, and names the first rank that differs. What a rank
-    holds of a parameter may differ, and ranks of different pipeline stages share no mesh and are not compared.
+    parameters, and their order within their unit, between ranks that share a mesh or a reduction, and names the first
+    rank that differs. What a rank holds of a parameter may differ, and ranks of different pipeline stages share no
+    mesh and are not compared.
 
     ## Why it is unsafe
     Collectives pair by order, not by name. A parameter too many, another dtype or another frozen layer on one rank
-    makes the job hang, fail in a collective with sizes that do not fit, or add one parameter's gradient to another's.
+    makes the job hang, fail in a collective with sizes that do not fit, or add one parameter's gradient to another's;
+    parameters of one size in another order do the last.
 
     ## What to do
     Build every rank from the same config and seed; look for branches on the rank, on the local files, or on the

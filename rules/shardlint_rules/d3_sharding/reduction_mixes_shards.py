@@ -10,6 +10,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
 from shardlint.names import pattern_of
+from shardlint_rules._words import counted
 
 from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
 
@@ -69,7 +70,9 @@ class ReductionMixesShards(Rule):
             if mixed is not None:
                 yield self.mixed(record, mixed, reduction.ranks)
         if unknown:
-            raise NotEvaluated(f"unknown which ranks reduce {len(unknown)} cut parameters, among them {unknown[0]}")
+            raise NotEvaluated(
+                f"unknown which ranks reduce {counted(len(unknown), 'cut parameter')}, among them {unknown[0]}"
+            )
 
     def mixed(self, record: OwnershipFacts, mixed: _Mixed, ranks: tuple[int, ...]) -> Finding:
         return self.finding(

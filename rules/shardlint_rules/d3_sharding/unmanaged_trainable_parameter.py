@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts
 from shardlint.names import glob_matches
 
-from ._words import once, ranks_text, sharding_of
+from ._words import live, once, ranks_text, sharding_of
 
 
 @frozen(kw_only=True)
@@ -22,7 +22,7 @@ class UnmanagedOptions:
 
 class UnmanagedTrainableParameter(Rule):
     """
-    A trainable parameter is outside every gradient synchronisation while others are inside one.
+    A trainable parameter is outside the gradient synchronisation, or in a part of it only, while others are inside.
 
     ## What it does
     Reports parameters that need a gradient and that no unit manages, in a model whose other parameters are reduced
@@ -31,12 +31,17 @@ class UnmanagedTrainableParameter(Rule):
     nor distributed tensors whose own mesh spans the ranks of the reduction, nor names that match the option
     `replicated`.
 
+    Reports dense parameters too whose gradient is summed over a part of the ranks that others are summed over, when
+    neither experts nor tensor parallelism account for the rest: a unit that was given the shard axis of a mesh where
+    the others have its replicate axis as well.
+
     ## Why it is unsafe
     Each rank updates its own copy from its own batch. The copies drift apart from the first step on; nothing
     raises, and a checkpoint keeps whichever copy the saving rank held.
 
     ## What to do
-    Add the modules before wrapping, wrap the root, take the parameter out of `ignored_params`, or freeze it.
+    Add the modules before wrapping, wrap the root, take the parameter out of `ignored_params`, or freeze it. Give every
+    dense unit the same mesh.
     When the loop averages its gradient by itself, say so in the option `replicated`.
     """
 
@@ -50,6 +55,9 @@ class UnmanagedTrainableParameter(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
+        for record, wider in _partly(sharding):
+            if self.trains(record):
+                yield self.partly(sharding, record, wider)
         found = [record for record in once(sharding.parameters) if not record.managed and self.trains(record)]
         if not sharding.units or not found:
             return
@@ -74,6 +82,37 @@ class UnmanagedTrainableParameter(Rule):
             message=f"trainable, but {cause}; the other gradients are reduced over {ranks_text(ranks)}",
             evidence={"ranks": ranks, "replaced_in": None if before is None else before.owner},
         )
+
+    def partly(self, sharding: ShardingFacts, record: OwnershipFacts, wider: tuple[int, ...]) -> Finding:
+        reduction = sharding.reduction_of(record)
+        ranks = reduction.ranks if reduction is not None and reduction.ranks is not None else ()
+        return self.finding(
+            subject=record.fqn,
+            owner=record.owner,
+            message=f"trainable, but reduced over {ranks_text(ranks)} only; others are over {ranks_text(wider)}",
+            evidence={"ranks": wider, "reduced_over": ranks},
+        )
+
+
+def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int, ...]]]:
+    """
+    Dense parameters that are reduced over a part of what another dense one is, with the ranks of the widest.
+
+    Where tensor parallelism spans the missing ranks, replicas get one gradient there without a reduction. How far it
+    spans is told by distributed tensors; libraries that only mark their parameters do not tell, and are left alone.
+    """
+    dense = [record for record in once(live(sharding.parameters)) if record.domain == DENSE and record.managed]
+    dense = [record for record in dense if not any("expert" in part for part in record.fqn.lower().split("."))]
+    if any(record.marks.get("tensor_model_parallel") for record in sharding.parameters):
+        return
+    meshes = [sharding.mesh(layout.source_mesh) for layout in sharding.layouts]
+    spanned = max((len(mesh.ranks) for mesh in meshes if mesh is not None), default=1)
+    held = [(record, reduction.ranks) for record in dense if (reduction := sharding.reduction_of(record)) is not None]
+    known = [(record, ranks) for record, ranks in held if ranks is not None]
+    widest = max((ranks for _, ranks in known), key=len, default=())
+    for record, ranks in known:
+        if set(ranks) < set(widest) and len(ranks) * spanned < len(widest):
+            yield record, widest
 
 
 def _reduced_over(sharding: ShardingFacts) -> tuple[int, ...] | None:

@@ -42,9 +42,10 @@ class MetaTensorLeft(Rule):
             if not tensor.is_parameter and any(matches_any(glob, tensor.aliases) for glob in lazy):
                 continue
             names = sorted(tensor.aliases)
+            aliases = {"aliases": names} if len(names) > 1 else {}
             yield self.finding(
                 subject=tensor.fqn,
                 message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
-                evidence={"aliases": names, "shape": tensor.shape, "dtype": tensor.dtype},
+                evidence={**aliases, "shape": tensor.shape, "dtype": tensor.dtype},
                 owner=tensor.fqn.rpartition(".")[0] or "<root>",
             )

@@ -9,6 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import TensorFacts, TensorValues
 from shardlint.names import glob_matches
+from shardlint_rules._words import counted
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
 _LARGE = 1e8
@@ -29,7 +30,8 @@ class NeverWritten(Rule):
     After `shardlint.watch_writes(model)` it is known exactly which tensors, and how many elements of others, nobody
     wrote: each is an error. Without the watch, matrices that are one constant everywhere, or that hold absurdly large
     numbers, are reported as what they look like: a warning when a loader reported that it filled them, else a remark.
-    Vectors, adapters that begin as zeros and the globs of the option `by-design` are left out of that.
+    Vectors, biases, whole numbers (packed weights), adapter tensors that are zero and the globs of the option
+    `by-design` are left out of that.
 
     ## Why it is unsafe
     Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
@@ -53,11 +55,14 @@ class NeverWritten(Rule):
         assert facts.model is not None
         tensors = facts.model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
+        adapted = {key for item in facts.model.adapters for key in item.keys if ".modules_to_save." not in key}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
         for seen in facts.values.tensors:
             if facts.values.watched:
                 if seen.unwritten:
                     yield self.unwritten(seen, ranks)
+            elif seen.zero and seen.fqn in adapted:
+                continue  # every kind of adapter begins with one factor of zeros, not all with the same one
             elif seen.fqn in tensors and self.is_due(tensors[seen.fqn]) and (what := _looks(seen)):
                 yield self.hint(seen, what, full)
 
@@ -65,11 +70,14 @@ class NeverWritten(Rule):
         """Whether an initialiser gives the tensor different numbers: a matrix that is not meant to begin constant."""
         globs = (*_ZERO_BY_DESIGN, *self.options.by_design)
         declared = any(glob_matches(glob, name) for glob in globs for name in tensor.aliases)
-        return tensor.is_parameter and len(tensor.shape) > 1 and min(tensor.shape) > 1 and not declared
+        if tensor.fqn.rpartition(".")[2].endswith("bias"):  # the biases of stacked experts are a matrix
+            return False
+        matrix = len(tensor.shape) > 1 and min(tensor.shape) > 1 and "float" in tensor.dtype
+        return tensor.is_parameter and matrix and not declared
 
     def unwritten(self, seen: TensorValues, ranks: tuple[int, ...]) -> Finding:
         whole = seen.unwritten == seen.elements
-        found = "none of its elements" if whole else f"{seen.unwritten} of its {seen.elements} elements not"
+        found = "none of its elements" if whole else f"{seen.unwritten} of its {counted(seen.elements, 'element')} not"
         return self.finding(
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",

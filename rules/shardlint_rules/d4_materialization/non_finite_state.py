@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import TensorFacts, TensorValues
 from shardlint.provenance import origins
+from shardlint_rules._words import counted
 
 
 class NonFiniteState(Rule):
@@ -45,7 +46,7 @@ class NonFiniteState(Rule):
                 origin = known.get(seen.fqn)
                 yield self.finding(
                     subject=seen.fqn,
-                    message=f"expected finite values, found {_counts(seen)} of {seen.elements} elements"
+                    message=f"expected finite values, found {_counts(seen)} of {counted(seen.elements, 'element')}"
                     + (f"; {origin.text()}" if origin and origin.kind != "unknown" else ""),
                     evidence={
                         "nan": seen.nan,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, ModelFacts
 from shardlint.names import closest
+from shardlint_rules._words import counted
 
 _PART = re.compile(r"\.(lora_|ia3_|hada_|lokr_|oft_|boft_|vera_|ada_|modules_to_save|original_module|base_layer)")
 _PREFIX = "base_model.model."
@@ -46,10 +47,11 @@ class AdapterCoverage(Rule):
         prefix = _other_prefix(tuple(lost), modules) if len(lost) == len(changed) else None
         if prefix is not None:
             removed, added = prefix
+            many = counted(len(lost), "module is", "modules are")
             yield self.finding(
                 subject=removed or added,
                 kind=SubjectKind.PATTERN,
-                message=f"none of the {len(lost)} modules of the adapter is in the model; all would be with "
+                message=f"the adapter's {many} not in the model; all would be with "
                 f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
                 evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
             )

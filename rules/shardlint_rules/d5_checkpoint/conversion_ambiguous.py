@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._wording import spoken
 
 _KINDS = {
     "duplicate-source": "two stored keys are for one live tensor",
+    "ambiguous-prefix": "its name with and without the base-model prefix is live",
     "double-write": "two conversions write one live tensor",
     "mixed-group": "one live tensor is stored in two forms, whole and in parts",
     "shared-pattern": "two different conversions take the same keys",
@@ -23,7 +25,8 @@ class ConversionAmbiguous(Rule):
 
     ## What it does
     Follows every stored key through all renamings and conversions of the load plan and reports where two arrive at one
-    live tensor, where a tensor is stored both fused and in parts, where two conversions claim the same source, and
+    live tensor, where a key names one live tensor with the base-model prefix and another one without it, where a tensor
+    is stored both fused and in parts, where two conversions claim the same source, and
     where the name of one stored tensor is the name of a module that holds others.
 
     ## Why it is unsafe
@@ -47,11 +50,11 @@ class ConversionAmbiguous(Rule):
                 yield self.finding(
                     subject=remark.name,
                     kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {_KINDS[remark.kind]}: {remark.detail}",
+                    message=f"{remark.name}: {spoken(facts, _KINDS[remark.kind])}: {remark.detail}",
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
-        if facts.checkpoint is not None:
+        if facts.checkpoint is not None and facts.checkpoint.format != "dcp":  # which nests whatever it is given
             for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
                 yield self.finding(
                     subject=short,

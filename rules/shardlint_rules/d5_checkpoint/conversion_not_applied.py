@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint_rules._words import counted
 
 
 class ConversionNotApplied(Rule):
@@ -39,9 +40,10 @@ class ConversionNotApplied(Rule):
             if tensor.status != "loaded" or tensor.name not in missing or not unexpected.issuperset(tensor.sources):
                 continue
             how = " and ".join(tensor.operations) or "renaming"
+            many = counted(len(tensor.sources), "stored key is", "stored keys are")
             yield self.finding(
                 subject=tensor.name,
-                message=f"{tensor.name} is reported missing, and {len(tensor.sources)} stored keys are for it through "
+                message=f"{tensor.name} is reported missing, and {many} for it through "
                 f"{how}: {', '.join(tensor.sources[:2])}",
                 evidence={"sources": tensor.sources[:50], "operations": tensor.operations},
             )

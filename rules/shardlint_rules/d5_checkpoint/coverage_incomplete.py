@@ -17,6 +17,7 @@ from shardlint.coverage import (
 )
 from shardlint.facts import PlanFacts
 from shardlint.keys import Candidates
+from shardlint_rules._wording import spoken
 
 
 class CoverageIncomplete(Rule):
@@ -52,19 +53,19 @@ class CoverageIncomplete(Rule):
         failed = {item.name: item.reason for item in facts.plan.tensors if item.status == "error"} if facts.plan else {}
         for key, kind in iter_unexplained(found):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
-            yield self._finding(found, key, kind, candidates.near(key), failed.get(key, ""))
+            text = spoken(facts, _SAYINGS[kind][1]).format(key=key)
+            text += f": its conversion fails ({failed[key]})" if key in failed else ""
+            yield self._finding(found, key, kind, text, candidates.near(key))
 
     def _finding(
-        self, found: Coverage, key: str, kind: TargetClass | SourceClass, near: tuple[str, ...], failure: str
+        self, found: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
     ) -> Finding:
-        severity, text = _SAYINGS[kind]
-        text += f": its conversion fails ({failure.replace('{', '{{').replace('}', '}}')})" if failure else ""
         hint = f"; the nearest on the other side: {', '.join(near)}" if near else ""
         return self.finding(
             subject=key,
             kind=SubjectKind.TENSOR if isinstance(kind, TargetClass) else SubjectKind.KEY,
-            severity=severity,
-            message=f"{text.format(key=key)}{hint}",
+            severity=_SAYINGS[kind][0],
+            message=f"{text}{hint}",
             evidence={"class": kind.value, "basis": found.basis, "nearest": near},
             key=kind.value,
         )

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorPlan
+from shardlint_rules._wording import spoken
+from shardlint_rules._words import counted
 
 _STORED_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16}
+_CODES = ("quantize", "deserialize")  # operations whose dtypes are those of codes and scales
 _LIVE_BITS = {
     "float64": 64,
     "float32": 32,
@@ -29,7 +32,7 @@ class DtypeNarrowed(Rule):
 
     ## What it does
     Compares the stored dtype of every plain source with the dtype after loading and sums up, for every pair of dtypes,
-    how many tensors lose digits.
+    how many tensors lose digits. What a quantiser codes or decodes is left out.
 
     ## Why it is unsafe
     It is intended more often than not. It is no copy of the checkpoint, though: what is saved from this model is not
@@ -49,17 +52,18 @@ class DtypeNarrowed(Rule):
         assert facts.plan is not None
         pairs: dict[tuple[tuple[str, ...], str], list[TensorPlan]] = defaultdict(list)
         for tensor in facts.plan.tensors:
-            if tensor.status == "loaded":
+            if tensor.status == "loaded" and not any(name.lower().endswith(_CODES) for name in tensor.operations):
                 pairs[tensor.stored_dtypes, tensor.dtype].append(tensor)
         for (dtypes, live), tensors in pairs.items():
             stored = max(dtypes, key=lambda name: _STORED_BITS.get(name, 0), default="")
             if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(live, 64):
                 continue
             names = [tensor.name for tensor in tensors]
+            many = counted(len(names), "tensor is", "tensors are")
             yield self.finding(
                 subject=f"{stored}->{live}",
                 kind=SubjectKind.MODEL,
-                message=f"{len(names)} tensors are stored as {stored} and live as {live}: {', '.join(names[:3])}"
-                f"{', ...' if len(names) > 3 else ''}",
+                message=spoken(facts, f"{many} stored as {stored} and live as {live}: ")
+                + f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
                 evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, PlanFacts, TensorPlan
 from shardlint.names import ranges
+from shardlint_rules._words import counted
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _EXPERTS = re.compile(r"experts(\.|$)")
@@ -62,9 +63,10 @@ class ExpertsMissing(Rule):
             if tensor.status != "mismatched" or not tensor.operations or not stored or len(tensor.shape) < 2:
                 continue
             if stored[1:] == tensor.shape[1:] and stored[0] < tensor.shape[0] and _EXPERTS.search(tensor.name):
+                held = counted(tensor.shape[0], "expert")
                 yield self.finding(
                     subject=tensor.name,
-                    message=f"{tensor.name} has {tensor.shape[0]} experts, {stored[0]} are stored",
+                    message=f"{tensor.name} has {held}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
                     evidence={"stored": stored[0], "live": tensor.shape[0], "keys": tensor.sources[:50]},
                     key="count",
                 )

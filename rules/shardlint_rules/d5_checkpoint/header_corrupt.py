@@ -8,12 +8,13 @@ from shardlint_rules._files import FileProblemRule
 
 class HeaderCorrupt(FileProblemRule):
     """
-    The header of a weight file, the index or the configuration contradicts itself or the file.
+    The header of a weight file or the index contradicts itself or the file.
 
     ## What it does
     Reports what reading the header found wrong: its length, its JSON, the fields of its tensors, dtypes that do not
     exist, a shape that does not give the byte range, ranges out of bounds, overlapping or with holes between them, keys
-    given twice, bytes behind the last tensor; and an index or configuration that is no JSON or not of the right form.
+    given twice, bytes behind the last tensor; an index that is no JSON or not of the right form; and the `.metadata` of
+    torch.distributed.checkpoint, which is read without executing anything.
 
     ## Why it is unsafe
     A reader that does not check takes bytes of one tensor for another, or garbage for weights.
@@ -40,5 +41,6 @@ class HeaderCorrupt(FileProblemRule):
         "trailing-bytes": "bytes follow the last tensor",
         "index-json": "the index is no JSON",
         "index-schema": "the index is not of the right form",
-        "config-json": "the configuration is no JSON",
+        "metadata-stream": "the metadata cannot be read",
+        "metadata-schema": "the metadata is not of the right form",
     }

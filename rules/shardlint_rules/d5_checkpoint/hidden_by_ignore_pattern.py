@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import LeftoverKey, TensorPlan
 from shardlint.names import pattern_of
+from shardlint_rules._wording import spoken
 from shardlint_rules._words import counted
 
 
@@ -48,17 +49,21 @@ class HiddenByIgnorePattern(Rule):
                 hidden[item.pattern].append(item)
         for pattern, items in hidden.items():
             pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]
-            yield self._wanted(pattern, items, pairs) if pairs else self._unused(pattern, items)
+            yield self._wanted(facts, pattern, items, pairs) if pairs else self._unused(facts, pattern, items)
 
     def _wanted(
-        self, pattern: str, items: Sequence[LeftoverKey], pairs: Sequence[tuple[LeftoverKey, TensorPlan]]
+        self,
+        facts: Facts,
+        pattern: str,
+        items: Sequence[LeftoverKey],
+        pairs: Sequence[tuple[LeftoverKey, TensorPlan]],
     ) -> Finding:
         item, tensor = pairs[0]
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
-            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} live tensors without a source: "
+            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {spoken(facts, 'live tensors')} without a source: "
             f"{item.key} fits {tensor.name}",
             evidence={
                 "hidden": len(items),
@@ -68,7 +73,7 @@ class HiddenByIgnorePattern(Rule):
             },
         )
 
-    def _unused(self, pattern: str, items: Sequence[LeftoverKey]) -> Finding:
+    def _unused(self, facts: Facts, pattern: str, items: Sequence[LeftoverKey]) -> Finding:
         elements = sum(math.prod(item.shape) for item in items)
         names = sorted({pattern_of(item.key) for item in items})
         return self.finding(
@@ -76,7 +81,7 @@ class HiddenByIgnorePattern(Rule):
             kind=SubjectKind.PATTERN,
             severity=Severity.INFO,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')} with "
-            f"{counted(elements, 'element')}, which no live tensor wants: {', '.join(names[:3])}",
+            f"{counted(elements, 'element')}, which no {spoken(facts, 'live tensor')} wants: {', '.join(names[:3])}",
             evidence={"hidden": len(items), "elements": elements, "patterns": names[:50]},
         )
 

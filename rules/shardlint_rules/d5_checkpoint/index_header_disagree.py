@@ -8,6 +8,7 @@ from operator import attrgetter, eq
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts
 from shardlint.keys import KeyResolver, identity_reason
+from shardlint_rules._wording import spoken
 
 
 class IndexHeaderDisagree(Rule):
@@ -86,13 +87,20 @@ class _Wants:
     """Says in words whether the live model wants a key."""
 
     def __init__(self, facts: Facts) -> None:
-        self._planned = facts.plan.names_by_key() if facts.plan else None
+        self._facts = facts
+        self._planned = facts.plan.names_by_key() if facts.plan else {}
+        self._leftover = {item.key for item in facts.plan.leftovers} if facts.plan else set()
         self._unknown = identity_reason(facts)
         self._resolver = KeyResolver(facts.model) if facts.model and not self._unknown else None
 
     def __call__(self, key: str) -> str:
-        if self._planned is not None and key in self._planned:
+        return spoken(self._facts, self._said(key))
+
+    def _said(self, key: str) -> str:
+        if key in self._planned:
             return f"the live model wants it as {self._planned[key][0]}"
+        if key in self._leftover:
+            return "the live model does not want it"
         if self._resolver is None:
             return "whether the live model wants it is unknown"
         name = self._resolver.live_name(key)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._wording import spoken
 
 _WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
 _MANY, _FEW = 0.9, 0.1
@@ -60,7 +61,9 @@ class PrefixMismatch(Rule):
         if not plan.leftovers:
             return
         missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
-        unexpected = {item.renamed: item.key for item in plan.leftovers if item.reason != "derived"}
+        unexpected = {
+            item.renamed: item.key for item in plan.leftovers if item.reason not in ("derived", "other-state")
+        }
         if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
             return
         best = max(_changes(unexpected, missing), key=lambda change: _hits(change, unexpected, missing), default=None)
@@ -73,8 +76,8 @@ class PrefixMismatch(Rule):
         yield self.finding(
             subject=best.part,
             kind=SubjectKind.PATTERN,
-            message=f"{len(missing)} of {len(plan.tensors)} live tensors have no source, and {hits} would have one "
-            f"after {_SAYINGS[best.kind].format(part=best.part)}: {key} is for {best.apply(example)}",
+            message=f"{len(missing)} of {len(plan.tensors)} {spoken(facts, 'live tensors')} have no source, and {hits} "
+            f"would have one after {_SAYINGS[best.kind].format(part=best.part)}: {key} is for {best.apply(example)}",
             evidence={"change": best.kind, "part": best.part, "would_match": hits, "missing": len(missing)},
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint_rules._wording import spoken
 
 
 class RenamingNotInvertible(Rule):
@@ -34,9 +35,8 @@ class RenamingNotInvertible(Rule):
         assert facts.plan is not None
         live = facts.plan.tensor_by_name() if facts.plan.round_trips else {}
         for trip in facts.plan.round_trips:
-            where = (
-                f"is loaded as {trip.loaded}" if trip.loaded in live else f"would be {trip.loaded}, which is not live"
-            )
+            unknown = f"would be {trip.loaded}, {spoken(facts, 'which is not live')}"
+            where = f"is loaded as {trip.loaded}" if trip.loaded in live else unknown
             yield self.finding(
                 subject=trip.name,
                 message=f"{trip.name} (loaded from {trip.key}) is saved as {trip.saved}, which {where}",

@@ -88,5 +88,7 @@ def _other_spellings(base: str) -> Iterator[str]:
 
 def _has_values(scheme: Scheme, base: str, dtypes: dict[str, str]) -> bool:
     """Whether quantised values are stored for the tensor `base`, in this scheme or, for mixed files, any other."""
+    if any(f"{base}.quant_state.bitsandbytes__{kind}" in dtypes for kind in ("nf4", "fp4")):
+        return True  # codes, which `bnb_4bit_quant_storage` may store under any dtype
     names = (base, f"{base}_packed", f"{base}_blocks", part_name(base, "@.qweight"), part_name(base, "@.weight"))
     return any(dtypes.get(name) in (*scheme.dtypes, *FP8, *PACKED) for name in names)

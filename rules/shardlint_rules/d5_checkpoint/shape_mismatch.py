@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.coverage import retained_report
-from shardlint.facts import CheckpointFacts, ModelFacts, PlanFacts, TensorPlan
+from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
 from shardlint.keys import KeyResolver, identity_reason, unread_files
+from shardlint_rules._words import counted
 
 Shape = tuple[int, ...]
 
@@ -19,6 +20,8 @@ class ShapeMismatch(Rule):
     ## What it does
     Reports what the load report calls mismatched, and compares the global shapes of live tensors with the shapes that
     their sources have after the conversions of the load plan. It says so when the sizes are the same in another order.
+    Of tensors that a conversion puts together (the experts of a layer), it names those that have another shape than
+    the rest.
 
     ## Why it is unsafe
     A loader that is told to ignore mismatched sizes leaves the live tensor at its random initialisation. A transposed
@@ -62,12 +65,25 @@ class ShapeMismatch(Rule):
                 yield self._converted(tensor, tensor.converted_shape)
             else:
                 yield self._finding(tensor.name, tensor.sources[0], tensor.converted_shape, tensor.shape)
+        tensors = plan.tensor_by_name() if plan.remarks else {}
+        for remark in plan.remarks:
+            if remark.kind == "odd-shape":
+                yield self._odd(remark, tensors[remark.name])
+
+    def _odd(self, remark: LoadRemark, tensor: TensorPlan) -> Finding:
+        return self.finding(
+            subject=remark.name,
+            message=f"{remark.name}: expected one shape for the {len(tensor.sources)} stored tensors that "
+            f"{' and '.join(tensor.operations)} puts together into {list(tensor.shape)}, found: {remark.detail}",
+            evidence={"keys": remark.keys[:50], "live_shape": tensor.shape, "relation": "odd"},
+            key=f"odd:{remark.keys[0]}",
+        )
 
     def _converted(self, tensor: TensorPlan, shape: Shape) -> Finding:
         how = " and ".join(tensor.operations)
         return self.finding(
             subject=tensor.name,
-            message=f"{tensor.name}: expected {how} of {len(tensor.sources)} stored tensors to give "
+            message=f"{tensor.name}: expected {how} of {counted(len(tensor.sources), 'stored tensor')} to give "
             f"{list(tensor.shape)}, found {list(shape)}{_hint(shape, tensor.shape)}",
             evidence={
                 "keys": tensor.sources[:50],

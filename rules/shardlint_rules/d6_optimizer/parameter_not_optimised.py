@@ -53,7 +53,7 @@ class ParameterNotOptimised(Rule):
                 continue
             yield self.finding(
                 subject=parameter.fqn,
-                message=f"trainable, but in none of the {len(optimizer.groups)} parameter groups",
+                message=f"trainable, but in no parameter group (of {len(optimizer.groups)})",
                 evidence={"aliases": parameter.aliases, "shape": parameter.global_shape},
                 owner=parameter.owner or None,
             )

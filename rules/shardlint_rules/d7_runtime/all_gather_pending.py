@@ -17,7 +17,8 @@ class AllGatherPending(Rule):
     ## What it does
     Looks at every unit before each traced optimizer step (without one: at the end of the trace, when a backward ran)
     for an all-gather that was started and that no forward or backward waited for. One that FSDP2 itself threw away when
-    it finished the backward is a warning: nothing is stale, and the gather was for nothing.
+    it finished the backward is a warning: nothing is stale, and the gather was for nothing. It is none when FSDP2 had
+    chosen it by itself, without a prefetch list, as it does ahead of a frozen unit.
 
     ## Why it is unsafe
     The gathered copy holds the parameters of before the step. Whoever waits for it next computes with stale weights,

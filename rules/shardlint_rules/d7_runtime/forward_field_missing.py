@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._words import counted
 
 from ._words import runtime_of
 
@@ -43,9 +44,10 @@ class ForwardFieldMissing(Rule):
         for name in dict.fromkeys((*data.forward_fields, *data.runtime_fields)):
             without = [step for step in steps if name not in step.fields]
             if without:
+                missed = f"{len(without)} of {counted(len(steps), 'traced forward')}"
                 yield self.finding(
                     subject=name,
                     kind=SubjectKind.FIELD,
-                    message=f"{len(without)} of {len(steps)} traced forwards did not get the declared field {name}",
+                    message=f"{missed} did not get the declared field {name}",
                     evidence={"steps": [step.index for step in without], "given": without[0].fields},
                 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
 from shardlint.names import glob_matches
+from shardlint_rules._words import counted
 
 from ._words import after_backward, listed, runtime_of
 
@@ -57,10 +58,11 @@ class ModalityWithoutGradient(Rule):
     def _silent(self, modality: str, given: tuple[str, ...], held: list[GradientFacts]) -> Finding:
         bad = sum(1 for item in held if item.not_finite)
         what = f"; {bad} hold NaN or Inf" if bad else ""
+        many = counted(len(held), "parameter")
         return self.finding(
             subject=modality,
             kind=SubjectKind.FIELD,
-            message=f"{', '.join(given)} given, but none of its {len(held)} parameters got a finite gradient{what}",
+            message=f"{', '.join(given)} given, but none of its {many} got a finite gradient{what}",
             evidence={"fields": given, "parameters": [item.fqn for item in held], "not_finite": bad},
         )
 

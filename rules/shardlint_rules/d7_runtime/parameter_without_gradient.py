@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import EXPERT, GradientFacts, TracedUnit
+from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
 from shardlint.names import glob_matches, pattern_of
+from shardlint_rules._words import counted
 
 from ._words import after_backward, listed, runtime_of
 
@@ -38,7 +39,8 @@ class ParameterWithoutGradient(Rule):
     ## What it does
     Looks at the gradients before each traced optimizer step (without one: at the end of the trace). Parameters that
     had none at any look are reported, by unit when none of the unit's had one. It is an error when a reentrant
-    checkpoint region cut them off. Experts that were not called while others of their block were are left out, and
+    checkpoint region cut them off; these are reported also when the traced block raised, as the backward of a loss
+    without a graph does. Experts that were not called while others of their block were are left out, and
     so is what the option `unused` names.
 
     ## Why it is unsafe
@@ -58,10 +60,16 @@ class ParameterWithoutGradient(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         runtime = runtime_of(facts)
-        after_backward(runtime)
-        units = runtime.unit_by_name()
         missing = [item for item in runtime.gradients if not item.present and not self._declared(item)]
         missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
+        if runtime.raised:  # when nothing at all has a graph, the backward itself raises
+            cut = {unit.name for unit in runtime.units if unit.cut_off}
+            yield from self._missing(runtime, [item for item in missing if cut.intersection(item.units)])
+        after_backward(runtime)
+        yield from self._missing(runtime, missing)
+
+    def _missing(self, runtime: RuntimeFacts, missing: list[GradientFacts]) -> Iterator[Finding]:
+        units = runtime.unit_by_name()
         left: dict[str, list[GradientFacts]] = {}
         for item in missing:
             left.setdefault(item.units[0] if item.units else "", []).append(item)
@@ -83,7 +91,7 @@ class ParameterWithoutGradient(Rule):
         return self._report(
             unit.name,
             SubjectKind.UNIT,
-            f"none of its {len(names)} trainable parameters got a gradient ({listed(names)})",
+            f"none of its {counted(len(names), 'trainable parameter')} got a gradient ({listed(names)})",
             unit,
             items,
         )

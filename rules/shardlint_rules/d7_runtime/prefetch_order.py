@@ -9,6 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import RuntimeFacts, TracedUnit
 from shardlint.names import pattern_of
+from shardlint_rules._words import counted
 
 from ._words import complete, runtime_of
 
@@ -95,5 +96,5 @@ def _place(order: tuple[str, ...], trigger: str, target: str, count: int) -> _Pl
     alike = pattern_of(target)
     between = dict.fromkeys(name for name in rest[: rest.index(target)] if pattern_of(name) == alike)
     if alike == pattern_of(trigger) and len(between) > count:
-        return _Place(f"runs only after {len(between)} others like it", tuple(between))
+        return _Place(f"runs only after {counted(len(between), 'other')} like it", tuple(between))
     return _Place()

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.keys import Candidates
+from shardlint_rules._words import counted
 
 
 class ProbeUnmatched(Rule):
@@ -47,6 +48,6 @@ class ProbeUnmatched(Rule):
             yield self.finding(
                 subject=glob,
                 kind=SubjectKind.PATTERN,
-                message=f"the required probe {glob!r} matches none of {len(names)} parameter names{hint}",
+                message=f"the required probe {glob!r} matches none of {counted(len(names), 'parameter name')}{hint}",
                 evidence={"nearest": near, "parameters": len(names)},
             )

@@ -6,16 +6,20 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
+from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
 from shardlint.names import ranges
 
 
 @frozen(kw_only=True)
 class ReplicaOptions:
-    """`threads` None: all cores. `rank_timeout` is how many seconds a rank may be silent."""
+    """
+    `threads` None: all cores.
+
+    `rank_timeout` is how many seconds a rank may be silent; None: as long as ranks wait for each other elsewhere.
+    """
 
     threads: int | None = None
-    rank_timeout: float = 60.0
+    rank_timeout: float | None = None
 
 
 class ReplicasDiffer(HeavyRule):
@@ -43,11 +47,16 @@ class ReplicasDiffer(HeavyRule):
     options_type = ReplicaOptions
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
-        from shardlint.weights import compare_replicas
+        from shardlint.weights import RANK_SECONDS, compare_replicas
 
         if live.model is None:
             raise NotEvaluated("it compares live replicas, and no model was built")
-        result = compare_replicas(live.model, threads=self.options.threads, rank_timeout=self.options.rank_timeout)
+        result = compare_replicas(
+            live.model,
+            threads=self.options.threads,
+            rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
+            stop=live.stop,
+        )
         for rank, text in result.errors:
             yield self.finding(
                 subject=f"rank {rank}",
@@ -62,5 +71,7 @@ class ReplicasDiffer(HeavyRule):
                 evidence={"reference": group.reference, "differing": group.ranks},
                 ranks=(group.reference, *group.ranks),
             )
+        if result.incomplete:
+            raise Unfinished(result.incomplete)
         if result.world_size == 1 and not result.errors:
             raise NotEvaluated("there is one rank, so there are no replicas")

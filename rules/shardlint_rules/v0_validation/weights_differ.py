@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
+from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
 
 if TYPE_CHECKING:
     from shardlint.weights import Result  # the machinery is imported where it runs: most runs do without
@@ -20,12 +20,12 @@ class WeightOptions:
     """
     `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full`. `threads` None: all cores.
 
-    `rank_timeout` is how many seconds a rank may be silent.
+    `rank_timeout` is how many seconds a rank may be silent; None: as long as ranks wait for each other elsewhere.
     """
 
-    replicas: str = "digest"
+    replicas: Literal["digest", "full"] = "digest"
     threads: int | None = None
-    rank_timeout: float = 60.0
+    rank_timeout: float | None = None
 
 
 class WeightsDiffer(HeavyRule):
@@ -75,10 +75,10 @@ class WeightsDiffer(HeavyRule):
                 key=fault.what,
             )
         if result.incomplete:
-            raise NotEvaluated(result.incomplete)
+            raise Unfinished(result.incomplete)
 
     def _of_checkpoint(self, live: LiveTarget) -> Result:
-        from shardlint.weights import compare_checkpoints
+        from shardlint.weights import RANK_SECONDS, compare_checkpoints
 
         assert live.checkpoint is not None
         assert live.reference is not None
@@ -86,15 +86,16 @@ class WeightsDiffer(HeavyRule):
             live.checkpoint,
             live.reference,
             threads=self.options.threads,
-            rank_timeout=self.options.rank_timeout,
+            rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
             max_memory=live.max_memory,
             progress=live.progress,
+            stop=live.stop,
             reports=live.reports,
         )
 
     def _of_model(self, facts: Facts, live: LiveTarget) -> Result:
-        from shardlint.weights import verify
+        from shardlint.weights import RANK_SECONDS, verify
 
         if live.model is None:
             raise NotEvaluated("it compares a live model, and none was built")
@@ -107,11 +108,12 @@ class WeightsDiffer(HeavyRule):
             contract=facts.contract,
             renames=live.renames,
             external=live.external,
-            replicas=self.options.replicas,
+            replicas=live.replicas or self.options.replicas,
             threads=self.options.threads,
-            rank_timeout=self.options.rank_timeout,
+            rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
             max_memory=live.max_memory,
             progress=live.progress,
+            stop=live.stop,
             reports=live.reports,
         )

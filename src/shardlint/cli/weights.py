@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 from attrs import evolve, frozen
@@ -54,17 +54,26 @@ weight_options: Callable[[Any], Any] = stacked(
         type=click.FloatRange(0.0, 1.0, min_open=True),
         default=1.0,
         metavar="FRACTION",
-        help="Look at this fraction of the weights only. A sample never passes: it proves nothing about the rest.",
+        help="Look at this fraction of the weights only; implies --heavy. A sample never passes: it proves nothing "
+        "about the rest.",
     ),
     option(
         "Weights", "--max-memory", type=SizeType(), metavar="SIZE", help="Memory that heavy rules may use: 512M, 2G."
     ),
     option(
         "Weights",
+        "--replicas",
+        type=click.Choice(["digest", "full"]),
+        metavar="MODE",
+        help="Replicas in a job: digest (one reads the checkpoint, the others compare digests with it) or full (each "
+        "reads it). [default: that of the configuration, else digest]",
+    ),
+    option(
+        "Weights",
         "--weight-report",
         type=click.Path(),
         metavar="DIR",
-        help="Write tensors.csv, summary.json and a file of every rank there.",
+        help="Write tensors.csv, summary.json and a file of every rank there; implies --heavy.",
     ),
 )
 
@@ -77,19 +86,41 @@ class WeightChoices:
     sample: float = 1.0
     max_memory: int | None = None
     weight_report: str | None = None
+    replicas: Literal["digest", "full"] | None = None
 
-    def apply(self, facts: Facts, live: LiveTarget | None) -> LiveTarget | None:
-        """The live target with these limits. Raises `click.UsageError` for a reference without a checkpoint TARGET."""
+    @property
+    def asks(self) -> bool:
+        """Whether a choice makes sense only when weights are compared, so that it asks for that."""
+        return self.reference is not None or self.sample < 1.0 or self.weight_report is not None
+
+    def apply(self, facts: Facts, live: LiveTarget | None, rank_timeout: float = 0.0) -> LiveTarget | None:
+        """
+        The live target with these limits.
+
+        Raises `click.UsageError` when two checkpoints, or a model and its checkpoint, are needed and not there.
+        """
         from ..live import LiveTarget
 
         if self.reference is not None:
             if live is not None or facts.checkpoint is None:
                 raise click.UsageError("--reference compares two checkpoints: TARGET must be a checkpoint too")
             live = LiveTarget(checkpoint=Path(facts.checkpoint.path), reference=Path(self.reference))
+        if self.asks and (live is None or live.checkpoint is None):
+            option = "--sample" if self.sample < 1.0 else "--weight-report"
+            raise click.UsageError(
+                f"{option} is about comparing weights: expected a model and its --checkpoint, or a checkpoint and its "
+                "--reference"
+            )
         if live is None:
             return None
-        reports = None if self.weight_report is None else Path(self.weight_report)
-        return evolve(live, sample=self.sample, max_memory=self.max_memory, reports=reports)
+        return evolve(
+            live,
+            sample=self.sample,
+            max_memory=self.max_memory,
+            reports=None if self.weight_report is None else Path(self.weight_report),
+            replicas=self.replicas,
+            rank_timeout=rank_timeout or None,
+        )
 
 
 @contextmanager

@@ -11,7 +11,17 @@ from attrs import evolve
 
 from ..contract import Contract, Recipe
 from ..diagnostics import last_frame
-from ..facts import BuildFacts, CollectionProblem, Environment, Facts, FrozenDict, LoadFacts, RuntimeFacts, Section
+from ..facts import (
+    BuildFacts,
+    CollectionProblem,
+    Environment,
+    Facts,
+    FileProblem,
+    FrozenDict,
+    LoadFacts,
+    RuntimeFacts,
+    Section,
+)
 from ..live import Target
 from .contracts import Found, contract_facts, data_facts, find_contract
 from .load import load_facts
@@ -22,6 +32,7 @@ from .targets import TargetError
 from .walk import Walk, walk
 
 if TYPE_CHECKING:
+    from .planning import ConfigRefusedError
     from .sharding import Book
 
 NO_CHECKPOINT = "no checkpoint was given"
@@ -50,6 +61,7 @@ class Assembly:
         self.walk: Walk | None = None
         self.book: Book | None = None
         self.recipes: tuple[Recipe, ...] = ()
+        self.refused: ConfigRefusedError | None = None
         self.absent: dict[str, str] = {}
         self.problems: list[CollectionProblem] = []
 
@@ -66,6 +78,7 @@ class Assembly:
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
         facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
+        facts = self._with_refused_config(facts)
         facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
         facts = self._declared_recipes(facts)
         facts = self._section(facts, Section.DATA, self._data)
@@ -107,6 +120,7 @@ class Assembly:
             declared=declared,
             declared_in=where,
             registry=self.registry,
+            has_model=self.walk is not None,
         )
 
     def _section(self, facts: Facts, section: Section, collect: Callable[[], Any]) -> Facts:
@@ -181,7 +195,7 @@ class Assembly:
         if facts.checkpoint is None:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
-        from .plan import PlanUnknownError, collect_plan, exclusions_of
+        from .plan import ConfigRefusedError, PlanUnknownError, collect_plan, exclusions_of
 
         renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
         try:
@@ -194,7 +208,16 @@ class Assembly:
             )
         except PlanUnknownError as error:
             self.absent[Section.PLAN.value] = str(error)
+            self.refused = error if isinstance(error, ConfigRefusedError) else None
             return None
+
+    def _with_refused_config(self, facts: Facts) -> Facts:
+        """Write down, as a problem of the folder, that nothing can be built from the checkpoint's configuration."""
+        if self.refused is None or facts.checkpoint is None:
+            return facts
+        detail, key = printable(self.refused.detail), printable(self.refused.field) or None
+        problem = FileProblem(file="config.json", kind="config-refused", detail=detail, key=key)
+        return evolve(facts, checkpoint=evolve(facts.checkpoint, problems=(*facts.checkpoint.problems, problem)))
 
     def _values(self, facts: Facts) -> Any:
         if self.book is None:

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts, RepeatedKey
 from .companions import read_config, read_index
+from .dcp import METADATA, read_dcp
 from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
 from .headers import quoted, read_header
 from .reading import gc_paused
@@ -67,7 +68,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
     with gc_paused():
-        facts = _read(folder, names, choice)
+        facts = _read_dcp(folder, names) if choice.format == "dcp" else _read(folder, names, choice)
     return evolve(
         facts,
         path=str(path),
@@ -111,7 +112,7 @@ def _choose_other(folder: Path, names: tuple[str, ...], config: FrozenDict | Non
         by_kind.setdefault(file_kind(name), []).append(name)
     if "safetensors" in by_kind:
         return _without_index(by_kind["safetensors"], config)
-    if ".metadata" in names:
+    if METADATA in names:
         return _Choice(format="dcp")
     for kind in ("adapter", "gguf", "pickle"):
         if kind in by_kind:
@@ -165,6 +166,26 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
         extra_entries=tuple(extra),
         index=choice.index,
         problems=tuple(problems),
+    )
+
+
+def _read_dcp(folder: Path, names: tuple[str, ...]) -> CheckpointFacts:
+    """Read a folder of torch.distributed.checkpoint, and the sizes of what lies beside its files."""
+    found = read_dcp(folder)
+    files, problems = list(found.files), list(found.problems)
+    told = {METADATA, *(file.name for file in files), *(problem.file for problem in problems)}
+    for name in names:
+        if name not in told:
+            facts, _, wrong = _read_file(folder, name, counts=False)
+            files += [facts] if facts is not None else []
+            problems += wrong
+    return CheckpointFacts(
+        path="",
+        format="dcp",
+        files=tuple(files),
+        entries=found.entries,
+        problems=tuple(problems),
+        parts=found.parts,
     )
 
 

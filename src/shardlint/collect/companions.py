@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..facts import EMPTY, FileProblem, FrozenDict, IndexFacts, freeze
-from .files import FileRefusedError, read_small
+from .files import MAX_LISTED, FileRefusedError, read_small
 from .headers import quoted
 
 MAX_INDEX = 256 * 2**20  # bytes
@@ -93,6 +93,10 @@ def read_index(folder: Path, name: str) -> tuple[IndexFacts | None, tuple[FilePr
     total = metadata.get("total_size")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
     files: dict[str, str] = {}
+    named = len(set(index.weight_map.values()))
+    if named > MAX_LISTED:
+        detail = f"it names {named} files, more than the {MAX_LISTED} that are looked at in a folder"
+        return None, (FileProblem(file=name, kind="index-schema", detail=detail),)
     weight_map = {key: files.setdefault(file, file) for key, file in index.weight_map.items()}  # one string a file
     facts = IndexFacts(name=name, weight_map=FrozenDict(weight_map), total_size=total, metadata=metadata)
     return facts, _index_problems(facts)

@@ -61,6 +61,7 @@ def find_contract(
     declared: Mapping[str, Any] | None = None,
     declared_in: str = "the configuration file",
     registry: Any = None,
+    has_model: bool = True,
 ) -> Found:
     """
     Find the contract: the one handed over, the one named on the command line, the one in the configuration file, then
@@ -74,12 +75,12 @@ def find_contract(
         return _in_place(load_contract(named, config), config, registry)
     if declared:
         return _in_place(_from_mapping(declared, declared_in), config, registry)
-    return _from_packs(config, registry)
+    return _from_packs(config, registry, has_model)
 
 
 def _in_place(found: Found, config: FrozenDict | None, registry: Any) -> Found:
     """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
-    other = _from_packs(config, registry)
+    other = _from_packs(config, registry, has_model=True)
     return attrs.evolve(found, replaces=other.source if other.contract else "")
 
 
@@ -146,7 +147,13 @@ def queries(config: FrozenDict | None) -> Iterator[ContractQuery]:
         yield ContractQuery(key=name, kind="architecture", config=config)
 
 
-def _from_packs(config: FrozenDict | None, registry: Any) -> Found:
+_NAMELESS = {
+    True: "the model names no model type or architecture",
+    False: "there is no model whose type a pack could be asked for",
+}
+
+
+def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> Found:
     asked: list[str] = []
     problems: list[ContractProblem] = []
     if registry is None:
@@ -162,7 +169,7 @@ def _from_packs(config: FrozenDict | None, registry: Any) -> Found:
                 problems.append(problem)
     if problems:
         return Found(source=problems[0].where, problems=tuple(problems))
-    who = f"no pack has a contract for {', '.join(asked)}" if asked else "the model names no model type or architecture"
+    who = f"no pack has a contract for {', '.join(asked)}" if asked else _NAMELESS[has_model]
     return Found(reason=f"no contract was given, and {who}")
 
 

@@ -17,25 +17,27 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from ..names import ranges
 
-_SLICE = 1.0
-"""Seconds of one wait: a store client serves one request at a time, and watchdogs of the job use the same one."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+"""
+Seconds between two looks at the store. The store's own wait would hold its client, which watchdogs of the job use too,
+and prints two warnings each time that it ends without the key.
+"""
+_GONE_SECONDS = 3.0
+"""How long a rank is waited for that has been given up before."""
 
 
 class Store(Protocol):
     """The part of `torch.distributed.Store` that is used."""
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         """Put a value."""
 
     def get(self, key: str) -> bytes:
         """Return a value that is there."""
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Return when all keys are there; raise when the time is over."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
@@ -62,7 +64,11 @@ class RanksError(Exception):
 
 @define
 class Place:
-    """This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received."""
+    """
+    This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
+
+    `gone` are ranks of which nothing is expected in the next turn, and why: they are hardly waited for.
+    """
 
     store: Store
     rank: int
@@ -71,6 +77,7 @@ class Place:
     received: int = 0
     turn: int = 0
     said: int = 0
+    gone: dict[int, str] = field(factory=dict)
 
     def put(self, key: str, text: bytes) -> None:
         """Publish a JSON text."""
@@ -85,12 +92,13 @@ class Place:
 
     def await_key(self, key: str, until: float) -> bool:
         """Wait for a key until a point of the monotonic clock; whether it came. Raises when the store is gone."""
+        pause = _FIRST_PAUSE
         while not self.store.check([key]):
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            with contextlib.suppress(Exception):  # a store that is gone raises in the next check as well
-                self.store.wait([key], datetime.timedelta(seconds=max(0.01, min(_SLICE, left))))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
         return True
 
 
@@ -127,13 +135,38 @@ def place_in_job(timeout: float) -> Place | None:
     Without a process group but under torchrun, the rendezvous of the environment is joined, which makes no group.
     Raises `RanksError` when there is a job whose store cannot be had.
     """
+    distributed = _running_group()
+    return _place_of_environment(timeout) if distributed is None else _place_in_group(distributed)
+
+
+def joined_place() -> Place | None:
+    """
+    The place in the running process group, else in the job that `place_in_job` has joined; None when alone.
+
+    Unlike `place_in_job` it never waits for a rendezvous. Raises `RanksError` as that does.
+    """
+    distributed = _running_group()
+    return _places.get(0) if distributed is None else _place_in_group(distributed)
+
+
+def expect_no_more(rank: int, why: str) -> None:
+    """Remember that a rank has died or hangs, so that the next turn does not wait for it as long again."""
+    for place in _places.values():
+        if rank != place.rank:
+            place.gone[rank] = why
+
+
+def _running_group() -> Any:
     distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        world = int(distributed.get_world_size())
-        if world < 2 or distributed.get_backend() == "fake":
-            return None
-        return _known_place(_group_store(distributed), int(distributed.get_rank()), world)
-    return _place_of_environment(timeout)
+    running = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if running else None
+
+
+def _place_in_group(distributed: Any) -> Place | None:
+    world = int(distributed.get_world_size())
+    if world < 2 or distributed.get_backend() == "fake":
+        return None
+    return _known_place(_group_store(distributed), int(distributed.get_rank()), world)
 
 
 def _group_store(distributed: Any) -> Store:
@@ -195,7 +228,10 @@ def converse(
     one failed, died or did not come.
     """
     turn = _Turn(place, timeout)
-    return turn.as_leader(message, lead) if place.rank == 0 else turn.as_follower(message, answer)
+    try:
+        return turn.as_leader(message, lead) if place.rank == 0 else turn.as_follower(message, answer)
+    finally:
+        place.gone.clear()  # who comes back to the next turn is waited for again
 
 
 def fail(place: Place, error: BaseException) -> None:
@@ -263,8 +299,10 @@ class _Turn:
         heard: dict[int, str] = {}
         causes: dict[int, str] = {}
         for rank in ranks:
-            if not self.place.await_key(self.key(*parts, rank), self.until):
-                causes[rank] = f"did not take part within {self.timeout:g} s (dead, hanging, or it never called)"
+            why = self.place.gone.get(rank)
+            until = self.until if why is None else min(self.until, time.monotonic() + _GONE_SECONDS)
+            if not self.place.await_key(self.key(*parts, rank), until):
+                causes[rank] = why or f"did not take part within {self.timeout:g} s (dead, hanging, or it never called)"
                 continue
             found = _HEAR.decode(self.place.take(self.key(*parts, rank)))
             if found.error is not None:
@@ -300,9 +338,12 @@ class _Turn:
     def next_say(self) -> Say:
         # Rank 0 may have come later than this rank and waits as long, so it gets its own time, and a little more.
         key = self.key("say", self.said)
-        until = time.monotonic() + self.timeout
+        why = self.place.gone.get(0)
+        until = time.monotonic() + (self.timeout if why is None else _GONE_SECONDS)
         try:
             came = self.place.await_key(key, until)
+            if not came and why is not None:
+                raise RanksError({0: why})
             if not came:
                 absent = self.absent()
                 came = 0 not in absent and self.place.await_key(key, time.monotonic() + self.timeout + 5.0)

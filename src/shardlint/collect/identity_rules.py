@@ -57,6 +57,9 @@ class IdentityRules:
     def ties(self) -> Mapping[str, str]:
         return {}
 
+    def quantised(self) -> frozenset[str]:
+        return frozenset()
+
     def ignored(self) -> Ignored:
         return Ignored()
 

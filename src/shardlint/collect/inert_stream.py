@@ -136,7 +136,9 @@ class _Machine:
 
     def name_from_stack(self) -> None:
         module, name = self.take(2)
-        self.push(Name(str(module), str(name)))
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise StreamError("a name is imported that is no text")
+        self.push(Name(module, name))
 
     def name_from_text(self, text: str) -> None:
         module, _, name = text.partition(" ")

@@ -10,7 +10,8 @@ from typing import Any
 from ..facts import ConversionFacts, LoadFacts, MismatchedKey
 from ..names import natural_key
 from .plain import printable
-from .reading import own, qualified, read
+from .reading import qualified, read
+from .recorded import all_recorded
 
 _KEYS = ("loaded_keys", "missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
 
@@ -86,10 +87,7 @@ def _shape(value: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _conversions(model: Any) -> tuple[ConversionFacts, ...]:
-    recorded = own(model, "_weight_conversions") if model is not None else None
-    if not isinstance(recorded, (list, tuple)):
-        return ()
-    return tuple(_conversion(transform) for transform in recorded)
+    return () if model is None else tuple(_conversion(transform) for transform in all_recorded(model))
 
 
 def _conversion(transform: Any) -> ConversionFacts:

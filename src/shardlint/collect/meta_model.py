@@ -12,7 +12,8 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import CheckpointFacts, FrozenDict, thaw
-from .planning import PlanUnknownError
+from .config_refusal import refusal
+from .planning import ConfigRefusedError, PlanUnknownError
 from .transformers_rules import version
 
 MAX_MODULES = 2_000_000
@@ -46,23 +47,35 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
     Build the architecture that the checkpoint's configuration names.
 
     Raises `PlanUnknownError` when there is no configuration, when Transformers does not know the architecture, and
-    when building it fails or would be unreasonably large.
+    when building it would be unreasonably large or needs what is not installed; `ConfigRefusedError` when Transformers
+    refuses the configuration.
     """
     if checkpoint.config is None:
         raise PlanUnknownError("the folder has no readable config.json, so its architecture is unknown")
     version()
+    plain = _cleaned(thaw(checkpoint.config), "")
     with _isolated():
         try:
-            return _build(_cleaned(thaw(checkpoint.config), ""), checkpoint)
+            config, kind = _config_and_class(plain)
+            model = _model(config, kind, _dtype(config, checkpoint))
         except PlanUnknownError:
             raise
         except _TooLargeError as error:
             raise PlanUnknownError(f"building the architecture of config.json would make {error}") from error
+        except (ImportError, OSError, NotImplementedError, MemoryError, RecursionError) as error:
+            raise _not_built(error) from error  # something that is not installed, or not at hand without a network
         except Exception as error:
-            text = (str(error).splitlines() or [""])[0][:200]
-            raise PlanUnknownError(
-                f"the architecture of config.json cannot be built: {type(error).__name__}: {text}"
-            ) from error
+            raise refusal(error, plain) from error
+        try:
+            with _default_dtype(config.dtype):
+                return BuiltModel(model=model, quantizer=_quantizer(checkpoint.config, config, model, config.dtype))
+        except Exception as error:  # most need a library or a device that is not here
+            raise _not_built(error) from error
+
+
+def _not_built(error: Exception) -> PlanUnknownError:
+    text = (str(error).splitlines() or [""])[0][:200]
+    return PlanUnknownError(f"the architecture of config.json cannot be built: {type(error).__name__}: {text}")
 
 
 def _cleaned(value: Any, key: str) -> Any:
@@ -73,10 +86,12 @@ def _cleaned(value: Any, key: str) -> Any:
         return {name: _cleaned(item, name) for name, item in value.items() if not _DROPPED.search(name)}
     if isinstance(value, list):
         return [_cleaned(item, key) for item in value]
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)  # as facts spell it: Python's JSON writes these without quotes, and older files hold them
     if isinstance(value, int) and not isinstance(value, bool):
         limit = next(limit for pattern, limit in _LIMITS if pattern.search(key))
         if limit is not None and abs(value) > limit:
-            raise PlanUnknownError(f"config.json gives {key} = {value}, more than any model has")
+            raise ConfigRefusedError(f"{value} is more than any model has", key)
     return value
 
 
@@ -100,54 +115,74 @@ def _isolated() -> Iterator[None]:
         random.setstate(state)
 
 
-def _build(plain: dict[str, Any], checkpoint: CheckpointFacts) -> BuiltModel:
+def _model(config: Any, kind: Any, dtype: Any) -> Any:
+    """Build the class on meta, as the loader does."""
     import torch
     from transformers import initialization
 
-    config, kind = _config_and_class(plain)
-    dtype = _dtype(config, checkpoint)
     config.dtype = dtype
     for name in config.sub_configs:
         if getattr(config, name, None) is not None:
             getattr(config, name).dtype = dtype
     config._attn_implementation = "eager"
+    with (
+        _default_dtype(dtype),
+        torch.device("meta"),
+        initialization.meta_device_safe_creation_ops(),
+        initialization.no_tie_weights(),
+        _bounded(),
+    ):
+        return kind(config)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: Any) -> Iterator[None]:
+    import torch
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with (
-            torch.device("meta"),
-            initialization.meta_device_safe_creation_ops(),
-            initialization.no_tie_weights(),
-            _bounded(),
-        ):
-            model = kind(config)
-        return BuiltModel(model=model, quantizer=_quantizer(checkpoint.config, config, model, dtype))
+        yield
     finally:
         torch.set_default_dtype(before)
 
 
 def _config_and_class(plain: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the configuration and the class that it names, as the class's own `from_pretrained` would read it."""
     import transformers
     from transformers import AutoModel
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    model_type = plain.get("model_type")
-    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
-        raise PlanUnknownError(
-            f"Transformers {version()} knows no model type {model_type!r:.60}; remote code is not run"
-        )
-    config = CONFIG_MAPPING[model_type].from_dict(plain)
     names = plain.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+    kind = getattr(transformers, name, None) if name else None
+    config_class = _config_class(plain, kind, CONFIG_MAPPING)
+    config = config_class.from_dict(plain)
     if name is None:
         kind = AutoModel._model_mapping.get(type(config), None)
         kind = kind[0] if isinstance(kind, (tuple, list)) else kind
-    else:
-        kind = getattr(transformers, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
-        shown = repr(name)[:60] if name else f"a model class for {model_type!r:.60}"
+    if not _is_model_class(kind):
+        shown = repr(name)[:60] if name else f"a model class for {config.model_type!r:.60}"
         raise PlanUnknownError(f"Transformers {version()} has no architecture {shown}; remote code is not run")
     return config, kind
+
+
+def _config_class(plain: Mapping[str, Any], kind: Any, known: Mapping[str, Any]) -> Any:
+    model_type = plain.get("model_type")
+    if isinstance(model_type, str) and model_type in known:
+        return known[model_type]
+    if model_type is None:  # old configurations do not say it; the class knows its own
+        found = getattr(kind, "config_class", None) if _is_model_class(kind) else None
+        if found is not None:
+            return found
+        raise PlanUnknownError("config.json names no model_type, so its architecture is unknown")
+    raise PlanUnknownError(f"Transformers {version()} knows no model type {model_type!r:.60}; remote code is not run")
+
+
+def _is_model_class(kind: Any) -> bool:
+    import transformers
+
+    return isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
 
 
 def _dtype(config: Any, checkpoint: CheckpointFacts) -> Any:
@@ -204,15 +239,29 @@ def quantization_settings(config: FrozenDict | None) -> Mapping[str, Any] | None
     return None
 
 
-def make_quantizer(settings: Mapping[str, Any], *, dequantize: bool = False) -> Any:
+def make_quantizer(settings: Mapping[str, Any]) -> Any:
     """Return Transformers' quantiser for stored `settings`. Raises what Transformers raises."""
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    quantizer = AutoHfQuantizer.from_config(thaw(settings), pre_quantized=True)
-    if dequantize:
-        if not hasattr(quantizer.quantization_config, "dequantize"):
-            raise PlanUnknownError(f"the live model is not quantised, and {_method(settings)} cannot be dequantised")
+    return AutoHfQuantizer.from_config(thaw(settings), pre_quantized=True)
+
+
+def dequantizer(settings: Mapping[str, Any]) -> Any:
+    """
+    Return the quantiser of weights that were decoded while they were loaded, or since.
+
+    Raises `PlanUnknownError` for a scheme that nothing decodes, and what Transformers raises, which names the library
+    that is missing.
+    """
+    quantizer = make_quantizer(settings)
+    if hasattr(quantizer.quantization_config, "dequantize"):
         quantizer.quantization_config.dequantize = True
+    elif _method(settings) != "bitsandbytes":
+        raise PlanUnknownError(
+            f"the checkpoint is stored as {_method(settings)}, the live model holds no packed weights, and "
+            f"Transformers cannot decode {_method(settings)}"
+        )
+    quantizer.validate_environment(device_map=None, weights_only=True)
     return quantizer
 
 

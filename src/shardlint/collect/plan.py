@@ -11,13 +11,16 @@ from typing import Any
 from attrs import evolve
 
 from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from ..facts.checkpoint import TORCH_DTYPES
+from .dcp_rules import DcpRules
 from .identity_rules import IdentityRules
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
-from .planner import Exclusions, make_plan
-from .planning import LoaderRules, PlanUnknownError
+from .planner import Exclusions, LiveModel, make_plan
+from .planning import ConfigRefusedError, LoaderRules, PlanUnknownError
+from .staged import behind, in_stored_keys, road_of
 from .stored_bytes import ByteComparer
 
-__all__ = ["Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
+__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
 
 
 def collect_plan(
@@ -37,13 +40,26 @@ def collect_plan(
     """
     _require_headers(checkpoint)
     if model is None:
-        return _from_config(checkpoint, exclusions)
+        return _from_config(checkpoint, exclusions, renames)
     if model_facts is None:
         raise PlanUnknownError("the facts of the model were not collected")
-    base = unwrapped(model)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
-    rules = _live_rules(base, checkpoint, renames)
-    return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+    if checkpoint.format == "dcp":
+        return _of_nested(checkpoint, live, exclusions, renames)
+    base = unwrapped(model)
+    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
+    rules = _live_rules(base, checkpoint, renames, road.last)
+    if not road.before:
+        return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
+    found = behind(checkpoint, road.before, base, _on_meta)
+    plan = in_stored_keys(make_plan(rules, live, found.checkpoint, exclusions), found, checkpoint, exclusions)
+    return _with_ties_compared(plan, checkpoint)
+
+
+def _on_meta(entry: EntryFacts) -> Any:
+    import torch
+
+    return torch.empty(entry.shape, dtype=getattr(torch, TORCH_DTYPES.get(entry.dtype, "uint8")), device="meta")
 
 
 def _with_ties_compared(plan: PlanFacts, checkpoint: CheckpointFacts) -> PlanFacts:
@@ -79,28 +95,50 @@ def exclusions_of(contract: ContractFacts | None) -> Exclusions:
 
 
 def _require_headers(checkpoint: CheckpointFacts) -> None:
-    if checkpoint.format not in ("safetensors", "safetensors-sharded"):
+    if checkpoint.format not in ("safetensors", "safetensors-sharded", "dcp"):
         raise PlanUnknownError(f"a checkpoint of format {checkpoint.format} is not planned")
     if not checkpoint.entries:
         raise PlanUnknownError("no tensor of the checkpoint could be read")
 
 
-def _from_config(checkpoint: CheckpointFacts, exclusions: Exclusions | None) -> PlanFacts:
+def _of_nested(
+    checkpoint: CheckpointFacts,
+    live: LiveModel,
+    exclusions: Exclusions | None,
+    renames: Sequence[tuple[str, str]],
+) -> PlanFacts:
+    """Plan loading a folder of torch.distributed.checkpoint, which may hold more than the model."""
+    rules = DcpRules(checkpoint.parts, renames)
+    plan = make_plan(rules, live, checkpoint, exclusions)
+    leftovers = [
+        evolve(item, reason="other-state") if item.reason == "unexpected" and rules.is_beside(item.key) else item
+        for item in plan.leftovers
+    ]
+    return evolve(plan, leftovers=tuple(leftovers))
+
+
+def _from_config(
+    checkpoint: CheckpointFacts, exclusions: Exclusions | None, renames: Sequence[tuple[str, str]]
+) -> PlanFacts:
     from .meta_model import build_meta_model
     from .transformers_rules import TransformersRules
 
     built = build_meta_model(checkpoint)
+    if checkpoint.format == "dcp":
+        return _of_nested(checkpoint, from_meta_model(built.model), exclusions, renames)
     rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)
 
 
-def _live_rules(model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]]) -> LoaderRules:
+def _live_rules(
+    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], stage: Sequence[Any] | None
+) -> LoaderRules:
     if not is_pretrained(model):
         return IdentityRules(renames)
     from .transformers_rules import TransformersRules
 
-    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames)
+    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames, stage=stage)
 
 
 def is_pretrained(model: Any) -> bool:
@@ -110,15 +148,22 @@ def is_pretrained(model: Any) -> bool:
     )
 
 
+def _holds_codes(model: Any) -> bool:
+    """Whether the model has GPTQ's or AWQ's codes, which are loaded by their plain names, whoever loads them."""
+    return any(
+        name.endswith(".qweight") for tensors in (model.named_buffers, model.named_parameters) for name, _ in tensors()
+    )
+
+
 def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import make_quantizer, quantization_settings
+    from .meta_model import dequantizer, quantization_settings
     from .transformers_rules import guarded
 
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None:
         return quantizer
     settings = quantization_settings(checkpoint.config)
-    if settings is None:
+    if settings is None or _holds_codes(model):
         return None
-    return guarded("planning a dequantising load", lambda: make_quantizer(settings, dequantize=True))
+    return guarded("planning a dequantising load", lambda: dequantizer(settings))

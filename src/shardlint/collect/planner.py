@@ -20,7 +20,7 @@ from ..facts import (
 )
 from .planning import LiveTensor, LoaderRules
 from .reading import gc_paused
-from .remarks import INTEGERS, integer_cast, numbering
+from .remarks import INTEGERS, integer_cast, numbering, odd_shapes
 
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
 
@@ -59,6 +59,13 @@ def make_plan(
         return _Planner(rules, live, checkpoint, exclusions or Exclusions()).plan()
 
 
+def loaded_shape(entry: EntryFacts) -> tuple[int, ...]:
+    """The shape that a stored tensor has in torch, in elements: F4 is read as pairs along the last dimension."""
+    if entry.dtype != "F4" or not entry.shape or entry.shape[-1] % 2:
+        return entry.shape
+    return (*entry.shape[:-1], entry.shape[-1] // 2)
+
+
 class _Singles(dict[str, tuple[str]]):
     """Tuples of one string, one object for each string."""
 
@@ -76,6 +83,7 @@ class _Planner:
         self.tensors: dict[str, TensorPlan] = {}
         self.leftovers: list[LeftoverKey] = []
         self.mixed: dict[str, list[str]] = {}
+        self.quantised = rules.quantised()
 
     def plan(self) -> PlanFacts:
         stored = {entry.key: entry for entry in self.checkpoint.entries}  # of a key in two files the last file wins
@@ -161,7 +169,9 @@ class _Planner:
                 files=files[entry.file],
                 stored_dtypes=dtypes[entry.dtype],
             )
-            if (entry := found[name]).shape == tensor.shape and entry.dtype not in INTEGERS
+            if loaded_shape(entry := found[name]) == tensor.shape
+            and entry.dtype not in INTEGERS
+            and name not in self.quantised
             else self._plain(name, tensor, entry)
             for name, tensor in live.items()
         ]
@@ -170,7 +180,8 @@ class _Planner:
 
     def _mixed(self, name: str, extra: Sequence[str]) -> None:
         first = self.tensors[name].sources[0] if name in self.tensors else ""
-        detail = f"{len(extra)} more keys give it in another form: {', '.join(extra[:3])}"
+        more = "1 more key gives" if len(extra) == 1 else f"{len(extra)} more keys give"
+        detail = f"{more} it in another form: {', '.join(extra[:3])}"
         self._remark("mixed-group", name, (first, *extra), detail)
 
     def _remark(self, kind: str, name: str, keys: tuple[str, ...], detail: str) -> None:
@@ -197,17 +208,30 @@ class _Planner:
         )
 
     def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
+        if name in self.quantised:
+            return TensorPlan(
+                name=name,
+                status="loaded",
+                shape=tensor.shape,
+                dtype=tensor.dtype,
+                sources=(entry.key,),
+                files=(entry.file,),
+                operations=("Quantize",),
+                stored_dtypes=(entry.dtype,),
+                reason="the shape was not followed through the operations",
+            )
         if entry.dtype in INTEGERS and (detail := integer_cast(entry, tensor.dtype)):
             self._remark("integer-cast", name, (entry.key,), detail)
+        shape = loaded_shape(entry)
         return TensorPlan(
             name=name,
-            status="loaded" if entry.shape == tensor.shape else "mismatched",
+            status="loaded" if shape == tensor.shape else "mismatched",
             shape=tensor.shape,
             dtype=tensor.dtype,
             sources=(entry.key,),
             files=(entry.file,),
             stored_dtypes=(entry.dtype,),
-            converted_shape=None if entry.shape == tensor.shape else entry.shape,
+            converted_shape=None if shape == tensor.shape else shape,
         )
 
     def _load_converted(self, name: str, group: _Group) -> None:
@@ -216,13 +240,14 @@ class _Planner:
         entries = [entry for _, entry in group.parts]
         for detail, keys in numbering(group.parts):
             self._remark("numbering", name, keys, detail)
-        for target, shape in ({name: None} if converted.error else converted.shapes).items():
+        error = self._failure(name, group.parts, converted.error) if converted.error else ""
+        for target, shape in ({name: None} if error else converted.shapes).items():
             tensor = self.live.tensors.get(target)
             if tensor is None:
                 continue
             if target in self.tensors:
                 self._remark("double-write", target, self.tensors[target].sources, "two conversions write it")
-            status = "error" if converted.error else "loaded" if shape in (None, tensor.shape) else "mismatched"
+            status = "error" if error else "loaded" if shape in (None, tensor.shape) else "mismatched"
             self.tensors[target] = TensorPlan(
                 name=target,
                 status=status,
@@ -233,9 +258,19 @@ class _Planner:
                 operations=self.rules.operations(recipe),
                 stored_dtypes=tuple(sorted({entry.dtype for entry in entries})),
                 converted_shape=shape if status == "mismatched" else None,
-                reason=converted.error
-                or ("the shape was not followed through the operations" if shape is None else ""),
+                reason=error or ("the shape was not followed through the operations" if shape is None else ""),
             )
+
+    def _failure(self, name: str, parts: Sequence[tuple[str, EntryFacts]], error: str) -> str:
+        """Say why a conversion of `parts` fails: by the shapes that do not go together, else in the words of torch."""
+        odd = tuple(odd_shapes(parts))
+        for detail, keys in odd:
+            self._remark("odd-shape", name, keys, detail)
+        if odd:
+            return "; ".join(detail for detail, _ in odd)
+        shapes = dict.fromkeys((pattern, entry.shape) for pattern, entry in parts)
+        shown = ", ".join(f"{pattern} {list(shape)}" for pattern, shape in list(shapes)[:6])
+        return f"{error} of {shown}"
 
     def _tie(self) -> tuple[TiePlan, ...]:
         """Apply the declared ties as Transformers does, then share among the aliases of one live tensor."""
@@ -312,7 +347,9 @@ class _Planner:
 
 
 def _unread(checkpoint: CheckpointFacts) -> list[str]:
-    """Return the files that count and whose header was not read."""
+    """Return the files that count and whose header was not read. Those of a DCP folder have none."""
+    if checkpoint.format == "dcp":
+        return []
     read = {file.name for file in checkpoint.files if file.opened}
     counted = {file.name for file in checkpoint.files if file.counts}
     if checkpoint.index is not None:

@@ -14,6 +14,19 @@ class PlanUnknownError(Exception):
     """No plan can be made. The text is one clause that says why; it becomes the reason why the section is absent."""
 
 
+class ConfigRefusedError(PlanUnknownError):
+    """
+    No plan can be made because the installed library refuses the configuration.
+
+    `field` is the dotted name of the field that is at fault, empty when it is not known; `detail` what is wrong.
+    """
+
+    def __init__(self, detail: str, field: str = "") -> None:
+        super().__init__(f"config.json is refused: {f'{field}: ' if field else ''}{detail}")
+        self.detail = detail
+        self.field = field
+
+
 @frozen(kw_only=True)
 class LiveTensor:
     """What the planner must know of a live tensor: global shape in elements, dtype as torch names it, its record."""
@@ -79,6 +92,9 @@ class LoaderRules(Protocol):
 
     def ties(self) -> Mapping[str, str]:
         """Return the declared ties, live name to live name."""
+
+    def quantised(self) -> frozenset[str]:
+        """Return the live names of tensors that were quantised while loading: new values, of other dtype and shape."""
 
     def ignored(self) -> Ignored:
         """Return the ignore lists."""

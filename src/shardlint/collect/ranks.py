@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -27,7 +27,7 @@ CLASSES = 16
 LISTED = 200
 """Differences that are kept; the others are counted."""
 
-FIELDS = ("global_shape", "dtype", "owner", "domain", "mesh", "placements", "requires_grad")
+FIELDS = ("global_shape", "dtype", "owner", "domain", "mesh", "placements", "requires_grad", "place_in_unit")
 RUNTIME_FIELDS = ("entered", "gradient")
 Rows = dict[str, tuple[str, ...]]
 
@@ -37,12 +37,14 @@ class Summary:
     """
     What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges.
 
-    `runtime` are the digests of its traced steps, empty without a trace.
+    `runtime` are the digests of its traced steps, empty without a trace. A rank that is not `built` has no model: there
+    is nothing to compare with it.
     """
 
     digests: tuple[str, ...]
     peers: str
     runtime: tuple[str, ...] = ()
+    built: bool = True
 
 
 @frozen
@@ -93,18 +95,26 @@ def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
 
 
 def rows_of(sharding: ShardingFacts | None) -> Rows:
-    """What must be equal on all ranks, as texts, by name; a second record of one name is told apart by a number."""
+    """
+    What must be equal on all ranks, as texts, by name; a second record of one name is told apart by a number.
+
+    The place of a parameter among those of its unit is part of it: units pack their parameters one after another, so
+    that ranks which pack them in another order exchange one parameter's elements for another's.
+    """
     rows: Rows = {}
+    places: Counter[int | None] = Counter()
     for record in sharding.parameters if sharding is not None else ():
         name, number = record.fqn, 2
         while name in rows:
             name, number = f"{record.fqn} ({number})", number + 1
         assert sharding is not None
-        rows[name] = _row(sharding, record)
+        place = "" if record.unit is None else str(places[record.unit])
+        places[record.unit] += 1
+        rows[name] = _row(sharding, record, place)
     return rows
 
 
-def _row(sharding: ShardingFacts, record: OwnershipFacts) -> tuple[str, ...]:
+def _row(sharding: ShardingFacts, record: OwnershipFacts, place: str) -> tuple[str, ...]:
     layout = sharding.layout_of(record)
     mesh = sharding.mesh_text(layout.mesh if layout.mesh is not None else layout.source_mesh)
     placements = layout.placements or layout.source_placements
@@ -116,6 +126,7 @@ def _row(sharding: ShardingFacts, record: OwnershipFacts) -> tuple[str, ...]:
         mesh,
         ", ".join(placement_texts(placements)) or "none",
         str(record.requires_grad),
+        place,
     )
 
 
@@ -125,7 +136,7 @@ def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> Summary
     if sharding is not None:
         peers.update(number for mesh in sharding.meshes for number in mesh.ranks)
         peers.update(number for item in sharding.reductions for number in item.ranks or ())
-    return Summary(digests=_digests(rows), peers=ranges(peers))
+    return Summary(digests=_digests(rows), peers=ranges(peers), built=sharding is not None)
 
 
 def _digests(rows: Rows) -> tuple[str, ...]:
@@ -140,7 +151,8 @@ def runtime_rows(facts: Facts) -> Rows:
     """
     What a traced step must have in common on ranks that work together, by name: which units ran, which gradients came.
 
-    Experts are left out of the gradients: another rank's experts may be those that got the tokens.
+    Experts are left out of the gradients: another rank's experts may be those that got the tokens. So are the original
+    parameters of FSDP1, of which a rank may hold nothing.
     """
     runtime = facts.runtime
     if runtime is None:
@@ -150,8 +162,10 @@ def runtime_rows(facts: Facts) -> Rows:
     if runtime.raised:
         return rows
     experts = {record.fqn for record in facts.sharding.parameters if record.domain == EXPERT} if facts.sharding else ()
+    parts = {name for unit in runtime.units if unit.kind == "fsdp1" for name in unit.parameters}
+    parts = {name for name in parts if not name.endswith("_flat_param")}
     for item in runtime.gradients:
-        if item.fqn not in experts:
+        if item.fqn not in experts and item.fqn not in parts:
             rows[f"gradient {item.fqn}"] = ("", _yes(item.present > 0))
     return rows
 
@@ -172,6 +186,7 @@ def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
 
 def _compared(said: Sequence[Summary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
     groups = groups_of([_numbers(item.peers) for item in said])
+    groups = [built for group in groups if (built := [rank for rank in group if said[rank].built])]
     traced = [rank for rank, item in enumerate(said) if item.runtime]
     differences: list[RankDifference] = []
     runtime: list[RankDifference] = []
@@ -237,7 +252,17 @@ def _differences(group: list[int], said: Sequence[Summary], table: _Table, ask: 
     for digests, ranks in classes[1 : 1 + CLASSES]:
         buckets = [index for index in range(BUCKETS) if digests[index] != reference[index]]
         asked = _ask_rows((ranks_of_reference[0], ranks[0]), buckets, table, ask)
-        yield from _between(asked[ranks_of_reference[0]], asked[ranks[0]], table, ranks_of_reference[0], tuple(ranks))
+        found = list(
+            _between(asked[ranks_of_reference[0]], asked[ranks[0]], table, ranks_of_reference[0], tuple(ranks))
+        )
+        yield from _without_shifts(found)
+
+
+def _without_shifts(found: list[RankDifference]) -> list[RankDifference]:
+    """Leave other places out where something else differs: a parameter too many moves all that come after it."""
+    if all(item.field == "place_in_unit" for item in found):
+        return found
+    return [item for item in found if item.field != "place_in_unit"]
 
 
 def _ask_rows(ranks: Iterable[int], buckets: list[int], table: _Table, ask: Ask) -> dict[int, Rows]:

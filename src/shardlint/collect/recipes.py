@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..boxes import PARTIAL, DimRanges, replay, shape_of
 from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer
 from ..keys import matches_any
@@ -18,11 +19,13 @@ from .importing import ImportProblem, import_object
 from .invariants import random_states_kept
 from .plain import printable
 from .reading import read
+from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
 from .walk import registry
 
 if TYPE_CHECKING:
     from .walk import Walk, WalkedTensor
 
+_Held = tuple[DimRanges, ...] | None
 _FAILED = "the contract's recipe failed (D102)"
 
 
@@ -67,10 +70,11 @@ class _Run:
         """Compute one buffer and compare it."""
         self.names.update(item.names)
         recipe = f"contract recipe {_shown(self.recipes[index].recipe)}"
-        reason = self.unreadable(item.tensor)
+        local, held = _held(item.tensor)
+        reason = self.unreadable(local)
         if not reason:
             try:
-                status, error, detail = self.outcome(index, item)
+                status, error, detail = self.outcome(index, item, local, held)
             except _RecipeProblemError as problem:
                 self.failed.setdefault((index, str(problem)), []).append(item.fqn)
                 reason = _FAILED
@@ -89,13 +93,13 @@ class _Run:
         self.budget -= buffer.numel()
         return "" if self.budget >= 0 else "too many elements in all buffers with recipes together"
 
-    def outcome(self, index: int, item: WalkedTensor) -> tuple[str, float | None, str]:
-        """Compare what the buffer held before the recipe ran with what the recipe returned."""
+    def outcome(self, index: int, item: WalkedTensor, local: Any, held: _Held) -> tuple[str, float | None, str]:
+        """Compare what the buffer held before the recipe ran with what the recipe returned: this rank's part of it."""
         import torch
 
         function = _function(self.recipes[index].recipe)
         with torch.no_grad():
-            before = item.tensor.detach().clone()
+            before = local.detach().clone()
             states = self.states or self.seen()
             try:
                 with random_states_kept():
@@ -106,7 +110,7 @@ class _Run:
             changed = [name for name, state in self.states.items() if states.get(name) != state]
             if changed:
                 raise _RecipeProblemError(f"it must not change the model, but changed {', '.join(changed[:3])}")
-            return difference(before, _usable(value, item.tensor))
+            return difference(before, _part(_usable(value, item.tensor, local), held))
 
     def seen(self) -> dict[str, tuple[Any, ...]]:
         """What changes when a tensor of the model or its gradient is written, or another one is put in its place."""
@@ -152,7 +156,36 @@ def _shown(recipe: Any) -> str:
     return recipe if isinstance(recipe, str) else printable(str(read(recipe, "__qualname__", type(recipe).__name__)))
 
 
-def _usable(value: Any, live: Any) -> Any:
+def _held(buffer: Any) -> tuple[Any, _Held]:
+    """
+    What this rank holds of a buffer, and the index ranges of each dim that it holds: None for all of them.
+
+    A distributed buffer is returned as it is when what is here of it cannot be told; it is then not readable.
+    """
+    if not is_dtensor(buffer):
+        return buffer, None
+    mesh, placements = mesh_facts(mesh_of(buffer)), [placement(item) for item in buffer.placements]
+    local = read(buffer, "_local_tensor", buffer)
+    if mesh.coordinate is None or any(item.kind == PARTIAL for item in placements):
+        return buffer, None
+    try:
+        held = replay(tuple(buffer.shape), mesh.shape, mesh.coordinate, placements)
+    except ValueError:
+        return buffer, None
+    return (local, held) if shape_of(held) == tuple(local.shape) else (buffer, None)
+
+
+def _part(value: Any, held: _Held) -> Any:
+    """This rank's part of a whole tensor."""
+    import torch
+
+    for dim, ranges in enumerate(held or ()):
+        kept = [index for start, length in ranges for index in range(start, start + length)]
+        value = value.index_select(dim, torch.tensor(kept, dtype=torch.int64))
+    return value
+
+
+def _usable(value: Any, live: Any, local: Any) -> Any:
     """What the recipe returned, on the CPU. Raises `_RecipeProblemError` when a buffer cannot be compared with it."""
     import torch
 
@@ -167,6 +200,6 @@ def _usable(value: Any, live: Any) -> Any:
         raise _RecipeProblemError(
             f"expected integers or truth values as in the buffer ({live.dtype}), got {plain.dtype}"
         )
-    if plain.untyped_storage().data_ptr() == live.untyped_storage().data_ptr():
+    if plain.untyped_storage().data_ptr() == local.untyped_storage().data_ptr():
         raise _RecipeProblemError("expected a new tensor, got the memory of the buffer itself")
     return plain.cpu()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..facts import EntryFacts
@@ -35,6 +36,27 @@ def numbering(parts: Sequence[tuple[str, EntryFacts]]) -> Iterator[tuple[str, tu
                 f"{len(numbers)} tensors numbered {numbers[0]}..{numbers[-1]}, {what}; taken as 0..{len(numbers) - 1}",
                 tuple(keys),
             )
+
+
+def odd_shapes(parts: Sequence[tuple[str, EntryFacts]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """
+    Yield, for every pattern with a `*` whose tensors do not all have one shape, what differs, and the odd keys.
+
+    The shape that most of them have is taken as meant; where none is the commonest, all are named.
+    """
+    by_pattern: dict[str, list[EntryFacts]] = {}
+    for pattern, entry in parts:
+        if "*" in pattern:
+            by_pattern.setdefault(pattern, []).append(entry)
+    for entries in by_pattern.values():
+        (usual, count), *others = Counter(entry.shape for entry in entries).most_common()
+        if not others:
+            continue
+        odd = entries if others[0][1] == count else [entry for entry in entries if entry.shape != usual]
+        shown = ", ".join(f"{entry.key} is {list(entry.shape)}" for entry in odd[:4])
+        more = f" and {len(odd) - 4} more" if len(odd) > 4 else ""
+        rest = "" if odd is entries else f"; the other {len(entries) - len(odd)} of its like are {list(usual)}"
+        yield f"{shown}{more}{rest}", tuple(entry.key for entry in odd)
 
 
 def _numbers(keys: Sequence[str]) -> list[int] | None:

@@ -245,6 +245,9 @@ def _check_checkpoint(path: Path) -> None:
         names = [item.name for item in path.iterdir()]
         if not any(_weights(name) for name in names):
             found = f"; it holds {', '.join(sorted(names)[:5])}" if names else "; it is empty"
+            inner = sorted(str(item) for item in (path / "snapshots").iterdir())[:5] if "snapshots" in names else []
+            if inner:
+                found = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
             raise TargetError(
                 f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{found}"
             )
@@ -257,4 +260,4 @@ def _check_checkpoint(path: Path) -> None:
 
 def _weights(name: str) -> bool:
     suffixes = (*CHECKPOINT_SUFFIXES, *PICKLE_SUFFIXES, ".gguf", ".distcp")
-    return name.endswith(suffixes) or name.endswith(".safetensors.index.json")
+    return name.endswith(suffixes) or name.endswith(".safetensors.index.json") or name == ".metadata"

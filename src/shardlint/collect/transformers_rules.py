@@ -15,9 +15,12 @@ from typing import Any
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
 from .planning import Converted, Ignored, LiveTensor, PlanUnknownError, Recipe, Routes
+from .recorded import pristine, recorded_list, signature
 
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
 _FLOATS = ("F", "BF")
+# What only quantised activations and caches need: a model whose weights were decoded has no place for it.
+_ACTIVATION_SCALES = r"\.(input|output|activation|k|v|q)_(scale|zero_point|global_scale)$"
 
 
 def version() -> str:
@@ -46,7 +49,8 @@ class TransformersRules:
 
     `live_model` forbids what could touch the model: then operations of quantisers are not run, and the shapes behind
     them stay unknown. `quantizer` is the `HfQuantizer` that loads the checkpoint, None without one. `renames` are given
-    to the loader as its `key_mapping`.
+    to the loader as its `key_mapping`; without any, those that the load recorded on the model are. `stage` replaces
+    the mapping of the model type: the conversions of the last of several recorded stages.
     """
 
     def __init__(
@@ -56,9 +60,12 @@ class TransformersRules:
         quantizer: Any = None,
         live_model: bool = True,
         renames: Sequence[tuple[str, str]] = (),
+        stage: Sequence[Any] | None = None,
     ) -> None:
         self._model = model
         self._key_mapping = dict(renames) or None
+        self._stage = stage
+        self._two_ways: dict[str, str] = {}
         self._quantizer = quantizer
         self._live_model = live_model
         self.title = f"transformers {version()}"
@@ -71,10 +78,12 @@ class TransformersRules:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-        self._mapping = get_model_conversion_mapping(self._model, self._key_mapping, self._quantizer)
-        for transform in self._mapping:
-            if transform.scope_prefix:
-                transform.scope_prefix = _without_wrappers(transform.scope_prefix)
+        if self._stage is None:
+            mapping = get_model_conversion_mapping(self._model, self._key_mapping, self._quantizer)
+            self._mapping = _scoped([*mapping])
+            self._mapping = [*self._only_recorded(WeightRenaming), *self._mapping]
+        else:
+            self._mapping = _scoped([*self._stage])
         self._renamings = [item for item in self._mapping if isinstance(item, WeightRenaming)]
         self._converters = [item for item in self._mapping if isinstance(item, WeightConverter)]
         self._plain_renaming = WeightRenaming
@@ -83,6 +92,19 @@ class TransformersRules:
         self._prefix = str(self._model.base_model_prefix or "")
         # Two converters may share a source pattern: the loader matches with the first and keeps the last.
         self._by_pattern = {pattern: item for item in self._converters for pattern in item.source_patterns}
+
+    def _only_recorded(self, renaming: type) -> Sequence[Any]:
+        """
+        Conversions that the load recorded and that are none of the model type's: a `key_mapping`, a trainer's own.
+
+        They come first, as they do in loading. The record alone would not do: it has only what took part, and loads
+        that dequantise delete it. Renamings that the owner declared stand for the recorded ones.
+        """
+        known = {signature(item) for item in self._mapping}
+        found = [item for item in _scoped(list(recorded_list(self._model))) if signature(item) not in known]
+        if self._quantizer is not None:
+            found = [item for item in found if isinstance(item, renaming)]
+        return [item for item in found if not (self._key_mapping and type(item) is renaming)]
 
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return sorted(keys, key=self._natural_key)
@@ -132,7 +154,10 @@ class TransformersRules:
 
     def _with_prefix(self, name: str, live: Mapping[str, LiveTensor]) -> str:
         if name.startswith(self._prefix) or f"{self._prefix}.{name}" in live:
-            return str(self._rename(name, [], [], self._prefix, live)[0])
+            found = str(self._rename(name, [], [], self._prefix, live)[0])
+            if found != name and name in live:
+                self._two_ways[name] = found
+            return found
         return name
 
     def operations(self, conversion: Any) -> tuple[str, ...]:
@@ -161,7 +186,7 @@ class TransformersRules:
     def _convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         import torch
 
-        group = copy.deepcopy(recipe) if self._quantizer is None else fresh_copy(recipe)
+        group = copy.deepcopy(recipe) if self._quantizer is None else pristine(recipe)
         live_dtype = getattr(torch, dtype)
         quantised = any(hasattr(operation, "hf_quantizer") for operation in group.operations)
         for pattern, entry in parts:
@@ -188,6 +213,14 @@ class TransformersRules:
         declared = self._model.get_expanded_tied_weights_keys(all_submodels=True)
         return {**declared, **(getattr(self._model, "all_tied_weights_keys", None) or {})}
 
+    def quantised(self) -> frozenset[str]:
+        if self._quantizer is None or self._quantizer.pre_quantized:
+            return frozenset()
+        asked = self._quantizer.param_needs_quantization
+        names = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
+        found = guarded("asking what is quantised", lambda: [name for name in names if asked(self._model, name)])
+        return frozenset(_without_wrappers(name) for name in found)
+
     def ignored(self) -> Ignored:
         return Ignored(*guarded("reading the ignore lists", self._ignore_lists))
 
@@ -198,6 +231,8 @@ class TransformersRules:
             unexpected.add(r"rotary_emb\.inv_freq")
         if any(name.endswith("position_ids") for name in buffers):
             unexpected.add(r"(^|\.)position_ids$")
+        if getattr(getattr(self._quantizer, "quantization_config", None), "dequantize", False):
+            unexpected.add(_ACTIVATION_SCALES)
         missing = tuple(sorted(set(self._model._keys_to_ignore_on_load_missing or ())))
         for pattern in (*missing, *unexpected):
             re.compile(pattern)
@@ -206,6 +241,11 @@ class TransformersRules:
     def remarks(self) -> Sequence[LoadRemark]:
         first: dict[str, Any] = {}
         found = []
+        for name, other in self._two_ways.items():
+            detail = (
+                f"a stored key of that name may be for {name} or for {other}, both are live; the loader takes {other}"
+            )
+            found.append(LoadRemark(kind="ambiguous-prefix", name=name, keys=(name, other), detail=detail))
         for converter in self._converters:
             for pattern in converter.source_patterns:
                 other = first.setdefault(pattern, converter)
@@ -258,13 +298,12 @@ def _base_rename(kind: type) -> Any:
     return None
 
 
-def fresh_copy(recipe: Any) -> Any:
-    """Copy a converter without copying the quantiser that its operations hold."""
-    return recipe.copy(
-        list(recipe._original_source_patterns),
-        list(recipe._original_target_patterns),
-        operations=[copy.copy(operation) for operation in recipe.operations],
-    )
+def _scoped(mapping: list[Any]) -> list[Any]:
+    """The same conversions, their scopes without the names of wrappers."""
+    for transform in mapping:
+        if transform.scope_prefix:
+            transform.scope_prefix = _without_wrappers(transform.scope_prefix)
+    return mapping
 
 
 def _recipe(converter: Any) -> tuple[Any, ...]:

@@ -196,5 +196,6 @@ def _digest(local: Any) -> str | None:
 
     if local.numel() * local.element_size() > _DIGEST_LIMIT or not local.is_contiguous():
         return None
-    data = local.cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    # A copy: memory that numpy has seen can never be resized again, and FSDP frees gathered parameters by resizing.
+    data = local.to("cpu", copy=True).reshape(-1).view(torch.uint8).numpy().tobytes()
     return hashlib.blake2b(data, digest_size=8).hexdigest()

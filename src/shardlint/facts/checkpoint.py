@@ -49,7 +49,8 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema, config-json.
+    index-json, index-schema, config-json, config-refused (`key` is then the dotted field), metadata-stream,
+    metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
     """
 
     file: str
@@ -114,6 +115,9 @@ class CheckpointFacts:
     the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
     `tokenizer_size` is the number of tokens of the tokenizer beside the weights, None when there is none;
     `generation_config` is the folder's `generation_config.json`, None when there is none.
+
+    In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first
+    chunk, `begin` 0 and `end` its size. `parts` are the dotted names of the state dicts that such a folder nests.
     """
 
     path: str
@@ -128,6 +132,7 @@ class CheckpointFacts:
     overlay_declared: bool = False
     tokenizer_size: int | None = None
     generation_config: FrozenDict | None = None
+    parts: tuple[str, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

@@ -45,8 +45,9 @@ class LeftoverKey:
     A stored key that reaches no live tensor.
 
     `renamed` is its name after all renamings. `reason` is unexpected, ignored (an ignore list of the class, `pattern`
-    says which), excluded (a contract's glob, `pattern`), non-persistent (the live buffer is never loaded) or
-    derived (a buffer that older versions stored and that is recomputed).
+    says which), excluded (a contract's glob, `pattern`), non-persistent (the live buffer is never loaded),
+    derived (a buffer that older versions stored and that is recomputed) or other-state (no part of the model: state of
+    the optimizer, or another state dict of the same folder).
     """
 
     key: str
@@ -65,9 +66,11 @@ class LoadRemark:
 
     - duplicate-source: two keys for one live tensor, the first wins;
     - double-write: two conversions write one live tensor, the last wins;
+    - ambiguous-prefix: with and without the base-model prefix a key names a live tensor, `keys` has both;
     - mixed-group: fused and separate copies of one tensor in one checkpoint;
     - shared-pattern: two different conversions take the same source pattern;
     - numbering: the numbers behind a `*` do not run from 0 without a gap, and are ignored;
+    - odd-shape: of the tensors that a conversion puts together, `keys` have another shape than the rest, so it fails;
     - integer-cast: stored integers become floating-point values without any scale.
     """
 

@@ -50,7 +50,7 @@ class TracedUnit:
     was not running; `while_sharded` those that ran although its parameters were not gathered. `checkpointed` is
     reentrant, non-reentrant, unknown (recomputation was seen) or empty. `cut_off` tells that a reentrant checkpoint
     region ran it on inputs of which none needs a gradient. `discarded` counts all-gathers that nobody had waited for
-    when the framework finished a backward and threw them away.
+    when the framework finished a backward and threw them away, without those that it had chosen by itself.
     """
 
     name: str

@@ -43,7 +43,7 @@ class Report:
     What a run found out. `fail_level` is None when no severity fails the run.
 
     `blocked_by` lists why the run cannot be trusted (crashed rules, failed packs, explicitly selected rules that were
-    not evaluated); it is empty when it can.
+    not evaluated, heavy rules that did not look at everything); it is empty when it can.
     """
 
     version: int = REPORT_VERSION
@@ -111,6 +111,11 @@ def untrusted(outcomes: tuple[Outcome, ...], findings: tuple[Finding, ...]) -> t
         f"{item.code} {item.name} was selected by name and is {item.status.value}: {item.reason}"
         for item in outcomes
         if item.explicit and (item.status in skipped or item.partial)
+    ]
+    reasons += [
+        f"{item.code} {item.name} has not looked at everything: {item.reason}"
+        for item in outcomes
+        if item.unfinished and not item.explicit
     ]
     reasons += [f"{item.code} {item.message}" for item in findings if item.code in ("SL002", "SL008")]
     return tuple(reasons)

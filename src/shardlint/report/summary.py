@@ -70,8 +70,14 @@ def summary_line(report: Report, style: Style | None = None) -> str:
     count = summarise(report)
     findings = list(_severities(count).values())
     findings += [f"{count.suppressed:,} suppressed"] if count.suppressed else []
-    parts = [", ".join(findings), f"{counted(count.rules, 'rule')}: {_rules(report, count)}", report.verdict.value]
-    return _painted(" | ".join(parts), report, style or Style())
+    parts = [", ".join(findings), f"{counted(count.rules, 'rule')}: {_rules(report, count)}"]
+    parts += ["the coverage of the checkpoint is unknown"] if unknown_coverage(report) else []
+    return _painted(" | ".join([*parts, report.verdict.value]), report, style or Style())
+
+
+def unknown_coverage(report: Report) -> str:
+    """Why nobody knows whether the checkpoint fills the model; empty when that is known, or there is none."""
+    return str(report.coverage.get("reason", "")) if report.coverage else ""
 
 
 def _severities(count: Summary) -> dict[Severity, str]:

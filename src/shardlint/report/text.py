@@ -15,7 +15,7 @@ from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report, SuppressedFinding
 from .options import ReportOptions
 from .style import Style
-from .summary import last_line
+from .summary import last_line, unknown_coverage
 
 MOST_ROWS = 20
 MOST_REASONS = 10
@@ -138,13 +138,17 @@ def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, styl
 
 def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
     coverage = report.coverage
-    if coverage is None or coverage["status"] == "NOT_LOADED":
+    reason = unknown_coverage(report)
+    if reason:
+        text = f"unknown: {reason}"
+    elif coverage is None or coverage["status"] == "NOT_LOADED":
         return
-    parts = [str(coverage["status"]).lower()]
-    for what, counts in coverage["counts"].items():
-        numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
-        parts += [f"{what}: {numbers}"] if numbers else []
-    text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
+    else:
+        parts = [str(coverage["status"]).lower()]
+        for what, counts in coverage["counts"].items():
+            numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
+            parts += [f"{what}: {numbers}"] if numbers else []
+        text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
     first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
     yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)
     yield from rest

@@ -39,11 +39,15 @@ class Looks:
         self.pending += [PendingGather(unit=unit.name, look=number) for unit in self.units if is_pending(unit)]
         found = []
         for index, (parameter, _) in enumerate(self.parameters):
-            if parameter.read().requires_grad:
-                seen = self._seen.setdefault(index, _Seen())
-                gradient = gradient_of(parameter)
-                if gradient is not None:
-                    found.append((seen, gradient))
+            tensor = parameter.read()
+            if not tensor.requires_grad:
+                continue
+            gradient = gradient_of(parameter)
+            if gradient is None and tensor.numel() == 0:
+                continue  # FSDP1 left nothing of it on this rank, so that its absence says nothing
+            seen = self._seen.setdefault(index, _Seen())
+            if gradient is not None:
+                found.append((seen, gradient))
         for (seen, _), size in zip(found, _magnitudes([gradient for _, gradient in found]), strict=True):
             seen.present += 1
             if not math.isfinite(size):

@@ -19,6 +19,7 @@ class HookSet:
         self.recorder = recorder
         self.unobserved: dict[str, str] = {}
         self.unwatched: set[int] = set()
+        self.backward_targets: set[int] = set()
         self._undo: list[Callable[[], None]] = []
 
     def remove(self) -> None:
@@ -42,6 +43,11 @@ class HookSet:
             self.recorder.root_forward(fields, torch.is_grad_enabled())
 
         self._around(root, before, None)
+
+    def note_targets(self, units: list[LiveUnit]) -> None:
+        """Remember which modules some unit names as prefetch targets in backward, by id."""
+        lists = (unit.prefetch("backward") for unit in units if unit.prefetch is not None)
+        self.backward_targets = {id(module) for targets in lists for module in targets}
 
     def watch_unit(self, unit: LiveUnit) -> None:
         """Follow the forward of the unit's modules, and the modules inside that hold its parameters."""
@@ -141,6 +147,7 @@ class HookSet:
                 running = recorder.running
                 demanded = running == name or (graph_task() != -1 and _last_backward(recorder) == name)
                 recorder.event("unshard" if demanded else "prefetch", name, within=running)
+                recorder.guessed[name] = not demanded and self._is_guess(unit, group)
             recorder.gathering += 1
             try:
                 return inner(*args, **kwargs)
@@ -150,15 +157,25 @@ class HookSet:
         group.unshard = unshard
         self.add(lambda: delattr(group, "unshard"))
 
+    def _is_guess(self, unit: LiveUnit, group: Any) -> bool:
+        """Whether FSDP2 chose by itself to gather the group now: ahead of its backward, and in nobody's list."""
+        ahead = getattr(first(group, "_training_state"), "name", "") == "PRE_BACKWARD"
+        return ahead and not any(id(module) in self.backward_targets for module in unit.modules)
+
     def _watch_discard(self, unit: LiveUnit, group: Any) -> None:
-        """FSDP2 throws all-gathers away that nobody waited for, silently, when it finishes a backward: count them."""
+        """
+        FSDP2 throws all-gathers away that nobody waited for, silently, when it finishes a backward: count them.
+
+        Not those that it guessed by itself: ahead in backward it gathers what ran before in the forward, also frozen
+        units, and what an evaluation or an earlier micro-step left in its list. Nobody asked for them.
+        """
         inner = first(group, "finalize_backward")
         if not callable(inner) or not hasattr(group, "__dict__") or "finalize_backward" in vars(group):
             return
         recorder, name = self.recorder, unit.name
 
         def finalize_backward(*args: Any, **kwargs: Any) -> Any:
-            if first(group, "_all_gather_result") is not None:
+            if first(group, "_all_gather_result") is not None and not recorder.guessed.get(name):
                 recorder.discarded[name] = recorder.discarded.get(name, 0) + 1
             return inner(*args, **kwargs)
 

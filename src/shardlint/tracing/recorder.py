@@ -72,6 +72,7 @@ class Recorder:
         self.checkpointed: dict[str, str] = {}
         self.ran: set[int] = set()
         self.discarded: dict[str, int] = {}
+        self.guessed: dict[str, bool] = {}
         self.gathering = 0
         self._recomputed: set[tuple[str, int]] = set()
 

@@ -75,6 +75,7 @@ class Trace:
         return self
 
     def _attach(self, hooks: HookSet, tree: Tree) -> None:
+        hooks.note_targets(self._units)
         for unit in self._units:
             hooks.watch_unit(unit)
         hooks.watch_holders(self._units)

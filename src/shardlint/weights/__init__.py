@@ -9,6 +9,7 @@ Under a running process group every rank calls it, and every rank gets the resul
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,20 @@ from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDif
 from .tally import Difference
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
     from .engine import Progress
+    from .export import ExportFaults
     from .shards import ExternalShard, ExternalState
 
+RANK_SECONDS = 60.0
+"""How many seconds a rank may be silent, unless told otherwise."""
+
 __all__ = [
+    "RANK_SECONDS",
     "Difference",
+    "ExportUnknownError",
     "ExternalShard",
     "ExternalState",
     "Fault",
@@ -34,11 +43,17 @@ __all__ = [
     "Verdict",
     "WeightsDifferError",
     "WrongLayout",
+    "check_export",
     "compare_checkpoints",
     "compare_replicas",
     "faults",
+    "record_conversions",
     "verify",
 ]
+
+
+class ExportUnknownError(Exception):
+    """The load or the export of a model cannot be followed, so nothing is said about it. The text says why."""
 
 
 def verify(
@@ -55,7 +70,8 @@ def verify(
     threads: int | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
-    rank_timeout: float = 60.0,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
 ) -> Result:
     """
@@ -65,16 +81,17 @@ def verify(
     facts that are there already are not collected again. `replicas` is `digest` (each byte of the checkpoint is read
     once per job) or `full`. `sample` looks at that fraction of the tiles only, and then never passes. `max_memory`
     (bytes) bounds buffers and conversions that need values. `reports` is a folder for `tensors.csv`, `summary.json`
-    and a file of every rank. What fails is told in the result, on every rank; raises `ValueError` for bad arguments.
+    and a file of every rank. `rank_timeout` is how many seconds a rank may be silent. `stop` is asked again and again
+    whether to end early; then, as after Ctrl-C, the verdict is no PASS. What fails is told in the result, on every
+    rank; raises `ValueError` for bad arguments.
     """
     if replicas not in ("digest", "full"):
         raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
-    if not 0.0 < sample <= 1.0:
-        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
+    _check(sample, rank_timeout)
     from .engine import Options
     from .running import Request, run
 
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return run(
         Request(
             model=model,
@@ -100,7 +117,8 @@ def compare_checkpoints(
     threads: int | None = None,
     max_memory: int | None = None,
     progress: Progress | None = None,
-    rank_timeout: float = 60.0,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
 ) -> Result:
     """
@@ -108,25 +126,93 @@ def compare_checkpoints(
 
     Each is a safetensors file or folder, or a folder of torch.distributed.checkpoint, sharded in any way. When their
     names differ, the conversions of the model type in `config.json` relate them. Rows of kind LIVE are about
-    `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks.
+    `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks. Raises
+    `ValueError` for bad arguments.
     """
+    _check(sample, rank_timeout)
     from .checkpoints import compare_checkpoints as compare
     from .engine import Options
 
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress)
+    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return compare(Path(checkpoint), Path(reference), options, rank_timeout, None if reports is None else Path(reports))
 
 
-def compare_replicas(model: Any, *, threads: int | None = None, rank_timeout: float = 60.0) -> Result:
+def compare_replicas(
+    model: Any,
+    *,
+    threads: int | None = None,
+    stop: Callable[[], bool] | None = None,
+    rank_timeout: float = RANK_SECONDS,
+) -> Result:
     """
     Compare the bits of all replicas of every shard between the ranks of the running job, without any checkpoint.
 
-    The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed.
+    The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed. `stop` is asked
+    again and again whether to end early. Raises `ValueError` for bad arguments.
     """
+    _check(1.0, rank_timeout)
     from .engine import Options
     from .running import run_replicas
 
-    return run_replicas(model, Options(threads=threads), rank_timeout)
+    return run_replicas(model, Options(threads=threads, stop=stop), rank_timeout)
+
+
+def _check(sample: float, rank_timeout: float) -> None:
+    if not 0.0 < sample <= 1.0:
+        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
+    if not rank_timeout > 0.0:
+        raise ValueError(f"rank_timeout: expected seconds above 0, got {rank_timeout!r}")
+
+
+def check_export(
+    model: Any,
+    checkpoint: str | Path,
+    *,
+    model_facts: ModelFacts | None = None,
+    checkpoint_facts: CheckpointFacts | None = None,
+    contract: ContractFacts | None = None,
+    renames: tuple[tuple[str, str], ...] = (),
+) -> tuple[ExportFaults, ...]:
+    """
+    Follow the export of `model` in its original format, without values, and compare it with `checkpoint`.
+
+    A right export gives back exactly the checkpoint's keys, shapes and element positions: then nothing is returned.
+    The arguments are those of `verify`. Nothing is saved and no tensor is read. Raises `ExportUnknownError` when the
+    load or the export cannot be followed.
+    """
+    from ..collect.checkpoint import CheckpointError, collect_checkpoint
+    from ..collect.model import model_facts as collect_model_facts
+    from ..collect.planning import PlanUnknownError
+    from ..collect.walk import walk
+    from .export import check_export as check
+    from .export import grouped
+    from .running import exclusions_of
+    from .sources import ReadError
+
+    try:
+        found = check(
+            model,
+            model_facts or collect_model_facts(walk(model)),
+            checkpoint_facts or collect_checkpoint(Path(checkpoint)),
+            renames=renames,
+            exclusions=exclusions_of(contract),
+        )
+    except (PlanUnknownError, CheckpointError, ReadError) as error:
+        raise ExportUnknownError(str(error)) from error
+    return grouped(found)
+
+
+def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable[Any]) -> None:
+    """
+    Record on `model` the weight conversions of its load in two stages, for V002, V004, D501 and D502 to follow.
+
+    `base` leads from the checkpoint to the base model, `replacement` from there to the modules that replaced some of
+    its own; either may be empty. They are Transformers' `WeightRenaming` and `WeightConverter`, or objects like them.
+    The record is the attribute `_weight_conversion_stages`. Raises `TypeError` for anything else.
+    """
+    from ..collect.recorded import record_conversions as record
+
+    record(model, base=base, replacement=replacement)
 
 
 def __getattr__(name: str) -> Any:

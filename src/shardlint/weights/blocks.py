@@ -51,6 +51,26 @@ class Block(NamedTuple):
         """All (size, source stride) digits, dimension by dimension, outermost first."""
         return tuple(digit for radix in self.axes for digit in radix)
 
+    def index_of(self, offset: int) -> tuple[int, ...] | None:
+        """
+        The index, within the tensor, of an element that reads this source offset; None where that cannot be told.
+
+        Of elements that read the same one it is the first.
+        """
+        digits = []
+        for dim, radix in enumerate(self.axes):
+            weight = 1
+            for size, stride in reversed(radix):
+                digits.append((stride, size, dim, weight))
+                weight *= size
+        index, rest = list(self.lo), offset - self.offset
+        for stride, size, dim, weight in sorted(digits, reverse=True):
+            if size > 1 and stride > 0:
+                digit = min(rest // stride, size - 1)
+                index[dim] += digit * weight
+                rest -= digit * stride
+        return tuple(index) if rest == 0 else None
+
 
 Blocks = list[Block]
 

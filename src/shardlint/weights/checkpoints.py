@@ -32,7 +32,7 @@ from .memory import LiveTensor
 from .merge import checkpoint_row, count_row, tallies, why_incomplete
 from .part import CountPart, RankPart, pieces_of
 from .reader import Reader
-from .reports import write_summary
+from .reports import begun, failed_result, reported
 from .result import Kind, Result, Row, Status, sorted_rows
 from .sources import Files, Source, sources_of
 from .symbolic import SymbolicTensor
@@ -40,6 +40,7 @@ from .tally import Tally
 
 SLAB_BYTES = 4 << 20
 PREFIXES = ("model.", "module.", "app.model.", "state_dict.")
+PREFIXES_TRIED = ("", *PREFIXES)
 
 
 @frozen(kw_only=True)
@@ -67,19 +68,11 @@ def compare_checkpoints(
 ) -> Result:
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
-        with Exchange(limit=rank_timeout, name="checkpoints") as exchange:
-            result = _run(path, reference, options, exchange)
-            return result if reports is None or exchange.rank else _written(result, reports)
+        with Exchange(limit=rank_timeout, name="checkpoints", stop=options.stop) as exchange:
+            begun(reports, exchange, str(reference))
+            return reported(_run(path, reference, evolve(options, pulse=exchange.step), exchange), reports, exchange)
     except RankError as error:
-        return Result(rows=(), errors=((error.rank, str(error)),), checkpoint=str(reference))
-
-
-def _written(result: Result, reports: Path) -> Result:
-    try:
-        write_summary(result, reports)
-    except OSError as error:
-        return evolve(result, notes=(*result.notes, f"the report could not be written: {error}"))
-    return result
+        return failed_result(error, str(reference), reports)
 
 
 def _run(path: Path, reference: Path, options: Options, exchange: Exchange) -> Result:
@@ -113,6 +106,9 @@ def both_sides(path: Path, reference: Path) -> tuple[Side, Side]:
         return stripped
     facts = next((side.facts for side in (two, one) if side.facts is not None and side.facts.config), None)
     if facts is None:
+        best = max(PREFIXES_TRIED, key=lambda prefix: len(_shared(one, two, prefix)))
+        if _shared(one, two, best):  # names that only one of them has are told
+            return _both_renamed(one, two, best)
         raise PlanUnknownError(
             f"{path} and {reference} use different names, and neither has a config.json that says how they are related"
         )
@@ -144,19 +140,30 @@ def _stored(path: Path) -> _Stored:
             others=folder.others,
         )
     facts = collect_checkpoint(path)
-    found = sources_of(facts)
+    found = sources_of(facts, opaque=True)
     regions = {key: SymbolicTensor.leaf(key, item.shape, item.dtype) for key, item in found.tensors.items()}
     return _Stored(path=path, regions=regions, sources=found.tensors, refused=found.refused, facts=facts)
 
 
 def _without_prefix(one: _Stored, two: _Stored) -> tuple[Side, Side] | None:
     """Both sides name by name when, but for one prefix of DCP names, they use the same ones."""
-    for prefix in ("", *PREFIXES):
-        sides = [_renamed(side, prefix if side.facts is None else "") for side in (one, two)]
+    for prefix in PREFIXES_TRIED:
+        sides = _both_renamed(one, two, prefix)
         names = [set(side.regions) | set(side.refused) for side in sides]
         if names[0] == names[1] and names[0]:
-            return sides[0], sides[1]
+            return sides
     return None
+
+
+def _both_renamed(one: _Stored, two: _Stored, prefix: str) -> tuple[Side, Side]:
+    """Both sides with a prefix taken off the names of DCP folders."""
+    first, second = (_renamed(side, prefix if side.facts is None else "") for side in (one, two))
+    return first, second
+
+
+def _shared(one: _Stored, two: _Stored, prefix: str) -> set[str]:
+    first, second = _both_renamed(one, two, prefix)
+    return set(first.regions) & set(second.regions)
 
 
 def _renamed(side: _Stored, prefix: str) -> Side:
@@ -173,7 +180,7 @@ def _converted(side: _Stored, model: Any) -> Side:
     facts = model_facts(walk(model))
     live = {name for tensor in facts.tensors if tensor.in_state_dict for name in tensor.aliases}
     if side.facts is None:
-        best = max(("", *PREFIXES), key=lambda prefix: len(live & set(_renamed(side, prefix).regions)))
+        best = max(PREFIXES_TRIED, key=lambda prefix: len(live & set(_renamed(side, prefix).regions)))
         return _renamed(side, best)
     plan = forward(model, facts, side.facts, cast=False)
     excused = {item.key: item.reason for item in plan.plan.leftovers if item.reason != "unexpected"}
@@ -207,16 +214,18 @@ def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Comp
     shared = [name for name in shared if live_volume(one.regions[name].blocks) == one.regions[name].numel()]
     stop = threading.Event()
     local = threading.local()
-    todo = (slab for name in shared for slab in slabs(name, tuple(one.regions[name].shape), one.regions[name].itemsize))
-    mine = (slab for number, slab in enumerate(todo) if number % exchange.world_size == exchange.rank)
+    regions = {name: one.regions[name] for name in shared}
+    pending = (slab for name, item in regions.items() for slab in slabs(name, tuple(item.shape), item.itemsize))
+    mine = (slab for number, slab in enumerate(pending) if number % exchange.world_size == exchange.rank)
     if options.sample < 1.0:
         mine = (slab for slab in mine if chosen(f"{slab.name}:{slab.offsets}", options.sample))
     total = sum(one.regions[name].numel() * one.regions[name].itemsize for name in shared) // exchange.world_size
     with Files() as files:
 
         def work(slab: Slab) -> tuple[Counts, int]:
-            if stop.is_set():
+            if stop.is_set() or options.stopped:
                 return {}, 0
+            options.beat()
             if not hasattr(local, "readers"):
                 local.readers = Reader(one.sources, files, 1), Reader(two.sources, files)
             return _compare_slab(one, two, slab, *local.readers)
@@ -225,7 +234,14 @@ def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Comp
 
 
 def _comparable(one: Side, two: Side, name: str) -> bool:
-    return tuple(one.regions[name].shape) == tuple(two.regions[name].shape)
+    return tuple(one.regions[name].shape) == tuple(two.regions[name].shape) and _formats(one, name) == _formats(
+        two, name
+    )
+
+
+def _formats(side: Side, name: str) -> set[str]:
+    """The dtypes of a tensor that torch does not have."""
+    return {side.sources[key].opaque for key in side.regions[name].sources()}
 
 
 def _compare_slab(one: Side, two: Side, slab: Slab, reader: Reader, other: Reader) -> tuple[Counts, int]:
@@ -304,9 +320,21 @@ def _why_not(one: Side, two: Side, name: str, tally: Tally, expected: int) -> st
         return f"in {two.path}: {two.refused[name]}"
     if name not in two.regions:
         return f"{two.path} has no tensor of this name"
+    if _formats(one, name) != _formats(two, name):
+        return f"{two.path} has another dtype: {', '.join(sorted(_formats(two, name))) or 'one that torch has'}"
     if not _comparable(one, two, name):
         return f"{two.path} has the shape {list(two.regions[name].shape)}"
     return f"{tally.checked} of {expected} elements were compared"
+
+
+def _why_unread(one: Side, two: Side, key: str, read: int, volume: int) -> str:
+    names = sorted(name for name, region in two.regions.items() if key in region.sources())
+    if read:
+        return f"{read} of {volume} elements have a counterpart in {one.path}"
+    called = f"; it would be called {names[0]}" if names and names[0] != key.partition("@")[0] else ""
+    if names and names[0] in one.regions:
+        return f"{one.path} has the shape {list(one.regions[names[0]].shape)}{called}"
+    return f"{one.path} has no tensor for it{called}"
 
 
 def _coverage(side: Side) -> SourceCoverage:
@@ -329,6 +357,8 @@ def _reference_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator
         row = count_row(Kind.CHECKPOINT, key, found.get(key, Tally()), read == source.volume)
         excuse = two.excused.get(key.partition("@")[0])
         row = checkpoint_row(row, source, read, None if excuse is None else (excuse, True))
+        if row.status is Status.INCOMPLETE and read is not None:
+            row = evolve(row, reason=_why_unread(one, two, key, read, source.volume))
         yield evolve(row, checked=read or 0)
     for key, text in two.refused.items():
         if key not in one.regions:

@@ -137,6 +137,7 @@ def _general(piece: Piece, tile: Tile, reader: Reader, tally: Tally, detailed: b
             return True
     evidence = Evidence(
         live=piece.live,
+        block=piece.block,
         key=piece.key,
         has_index=piece.has_index,
         tile=tile,

@@ -7,6 +7,7 @@ import torch
 from attrs import frozen
 
 from .bits import Bits, bits_of, dtype_name, has_nonfinite, is_opaque, nonfinite_mask
+from .blocks import Block
 from .memory import LiveTensor, index_from_strides
 from .radix import row_major
 from .tally import Difference, Tally, larger
@@ -22,6 +23,7 @@ class Evidence:
     """
 
     live: LiveTensor
+    block: Block
     key: str
     has_index: bool
     tile: Tile
@@ -38,7 +40,10 @@ def diagnose(evidence: Evidence, tally: Tally, *, detailed: bool) -> None:
     load_count, exact_count = int(np.count_nonzero(differs)), int(np.count_nonzero(exact))
     tally.load_mismatches += load_count
     tally.exact_mismatches += exact_count
-    tally.nonfinite += _nonfinite(evidence)
+    special = _nonfinite(evidence)
+    if special is not None:
+        tally.nonfinite += int(np.count_nonzero(special))
+        tally.special = tally.special or _difference(evidence, int(special.argmax()), cast_only=False)
     if not (load_count or exact_count):
         return
     mask, cast_only = (differs, False) if load_count else (exact, True)
@@ -85,14 +90,15 @@ def _mixed_differences(actual: torch.Tensor, reference: torch.Tensor) -> Bits:
     return np.asarray(((whole.double() != real) | ~there_and_back).numpy())
 
 
-def _nonfinite(evidence: Evidence) -> int:
+def _nonfinite(evidence: Evidence) -> Bits | None:
+    """Where either side is not finite; None when both are everywhere."""
     reference = bits_of(evidence.reference).reshape(-1)
     one = has_nonfinite(evidence.actual, evidence.live.dtype)
     two = has_nonfinite(reference, evidence.reference.dtype)
     if not (one or two):
-        return 0
+        return None
     mask = nonfinite_mask(evidence.actual, evidence.live.dtype) | nonfinite_mask(reference, evidence.reference.dtype)
-    return int(np.count_nonzero(mask))
+    return np.asarray(mask) if mask.any() else None
 
 
 def largest_error(actual: torch.Tensor, reference: torch.Tensor) -> float | None:
@@ -109,7 +115,7 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
     reference, loaded = (item.reshape(-1)[at : at + 1].clone() for item in (evidence.reference, evidence.loaded))
     return Difference(
         live_key=evidence.live.name,
-        live_index=evidence.live.index_of(live),
+        live_index=_live_index(evidence, live, source),
         checkpoint_key=evidence.key,
         checkpoint_index=(source,) if evidence.has_index else (),
         actual=written(actual),
@@ -121,6 +127,12 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
         reference_dtype=dtype_name(reference.dtype),
         cast_only=cast_only,
     )
+
+
+def _live_index(evidence: Evidence, live: int, source: int) -> tuple[int, ...]:
+    """The index of a live element: by its place in storage, or by its source where elements share one place."""
+    index = evidence.block.index_of(source) if evidence.live.repeats else None
+    return evidence.live.index_of(live) if index is None else evidence.live.shifted(index)
 
 
 def offsets_at(tile: Tile, at: int) -> tuple[int, int]:

@@ -37,7 +37,8 @@ class Options:
     """
     How to compare. `threads` None: as many as cores for each rank of the host, at most eight.
 
-    `sample` is the fraction of the tiles to look at; `max_memory` bounds the buffers of all threads, in bytes.
+    `sample` is the fraction of the tiles to look at; `max_memory` bounds the buffers of all threads, in bytes. `stop`
+    is asked between tiles whether to end early; `pulse` is called after every step forward.
     """
 
     threads: int | None = None
@@ -45,6 +46,18 @@ class Options:
     max_memory: int | None = None
     progress: Progress | None = None
     staged: bool = False
+    stop: Callable[[], bool] | None = None
+    pulse: Callable[[], None] | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was asked to end early."""
+        return self.stop is not None and self.stop()
+
+    def beat(self) -> None:
+        """Tell that a step forward was made."""
+        if self.pulse is not None:
+            self.pulse()
 
 
 @define
@@ -110,14 +123,15 @@ def chosen(text: str, sample: float) -> bool:
     return zlib.crc32(text.encode()) < sample * 0x1_0000_0000
 
 
-def compare_unit(unit: Unit, reader: Reader, stop: threading.Event) -> tuple[Counts, int]:
+def compare_unit(unit: Unit, reader: Reader, stop: threading.Event, options: Options) -> tuple[Counts, int]:
     """Compare one unit; returns the counts and the bytes of the live side looked at."""
     counts: Counts = {}
     done = 0
     for piece, tiles in unit:
         tally = counts.setdefault((piece.live.name, piece.key), Tally())
+        options.beat()
         for tile in tiles:
-            if stop.is_set():
+            if stop.is_set() or options.stopped:
                 return counts, done
             check_tile(piece, tile, reader, tally, detailed=tally.detailed_tiles < DETAILED_TILES)
             done += tile.volume * piece.live.item
@@ -139,21 +153,30 @@ def compare(pieces: list[Piece], sources: Mapping[str, Source], options: Options
         def work(unit: Unit) -> tuple[Counts, int]:
             if not hasattr(local, "reader"):
                 local.reader = Reader(sources, files)
-            return compare_unit(unit, local.reader, stop)
+            return compare_unit(unit, local.reader, stop, options)
 
         return drive(work, units(pieces, options.sample), total, options, stop)
 
 
 def drive(
-    work: Callable[[T], tuple[Counts, int]], todo: Iterator[T], total: int, options: Options, stop: threading.Event
+    work: Callable[[T], tuple[Counts, int]], pending: Iterator[T], total: int, options: Options, stop: threading.Event
 ) -> Compared:
-    """Run `work` on everything to do, over threads, and add up what it returns. `total` is the bytes to do."""
+    """
+    Run `work` on everything that is pending, over threads, and add up what it returns. `total` is the bytes to do.
+
+    Ends early, marked interrupted, on Ctrl-C and when the options say so.
+    """
     result = Compared(sampled=options.sample < 1.0)
     started = time.perf_counter()
     try:
-        for counts, done in _in_order(work, todo, thread_count(options), stop):
+        for counts, done in _in_order(work, pending, thread_count(options), stop):
             result.add(counts)
             result.bytes += done
+            options.beat()
+            if options.stopped:
+                stop.set()
+                result.interrupted = True
+                break
             if options.progress:
                 options.progress(result.bytes, total, "weights")
     except KeyboardInterrupt:
@@ -164,20 +187,20 @@ def drive(
 
 
 def _in_order(
-    work: Callable[[T], tuple[Counts, int]], todo: Iterator[T], threads: int, stop: threading.Event
+    work: Callable[[T], tuple[Counts, int]], pending: Iterator[T], threads: int, stop: threading.Event
 ) -> Iterator[tuple[Counts, int]]:
     """Run the units over threads, a few ahead, and yield their results in the order of the units."""
     if threads == 1:
-        yield from map(work, todo)
+        yield from map(work, pending)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="shardlint-weights") as pool:
         waiting: deque[Future[tuple[Counts, int]]] = deque()
         try:
-            for unit in itertools.islice(todo, 2 * threads):
+            for unit in itertools.islice(pending, 2 * threads):
                 waiting.append(pool.submit(work, unit))
             while waiting:
                 yield waiting.popleft().result()
-                waiting.extend(pool.submit(work, unit) for unit in itertools.islice(todo, 1))
+                waiting.extend(pool.submit(work, unit) for unit in itertools.islice(pending, 1))
         finally:
             stop.set()
             for future in waiting:

@@ -7,40 +7,30 @@ cannot be followed without values is evaluated on values when its tensors are sm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..collect.identity_rules import IdentityRules
 from ..collect.live_names import from_model_facts, is_adapted, unwrapped
 from ..collect.plan import is_pretrained, live_quantizer
 from ..collect.planner import Exclusions, make_plan
 from ..collect.planning import Converted, LoaderRules, PlanUnknownError
-from ..collect.transformers_rules import TransformersRules, fresh_copy
+from ..collect.recorded import pristine
+from ..collect.staged import Behind, Road, behind, in_stored_keys, road_of
+from ..collect.transformers_rules import TransformersRules
+from ..collect.walk import walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
+from .groups import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
+from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .radix import Untrackable
 from .sources import Source, SourceSet, sources_of
 from .symbolic import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
-Evaluate = Callable[[Callable[[str], torch.Tensor]], Values]
-
-
-@frozen(kw_only=True)
-class Group:
-    """
-    A conversion that needs values. `evaluate(read)` computes its live tensors; `read` gives a stored tensor by key.
-
-    `keys` are the stored tensors that it reads whole, `nbytes` what those take in memory, `reason` why it could not be
-    followed without values.
-    """
-
-    keys: tuple[str, ...]
-    nbytes: int
-    reason: str
-    evaluate: Evaluate
+Given = Mapping[str, SymbolicTensor] | None
 
 
 @frozen(kw_only=True)
@@ -81,41 +71,73 @@ def forward(
             f"{len(checkpoint.entries)} tensors"
         )
     sources = sources_of(checkpoint)
-    rules = _rules(unwrapped(model), checkpoint, renames, sources, cast=cast)
+    base = unwrapped(model)
+    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
-    plan = make_plan(rules, live, checkpoint, exclusions)
-    return _assembled(plan, rules, sources)
+    found = behind(checkpoint, road.before, base, lambda entry: _whole(entry, sources)) if road.before else None
+    given = tensors_of(found)
+    rules = rules_of(base, checkpoint, renames, sources, road, cast=cast, given=given)
+    plan = make_plan(rules, live, found.checkpoint if found else checkpoint, exclusions)
+    made = assembled(plan, rules, sources, given)
+    return evolve(made, plan=in_stored_keys(plan, found, checkpoint, exclusions)) if found else made
 
 
-def _rules(
-    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], sources: SourceSet, *, cast: bool
+def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
+    source = sources.tensors.get(entry.key)
+    if source is None:
+        raise PlanUnknownError(f"{entry.key}: {sources.refused.get(entry.key, 'it is not stored')}")
+    return SymbolicTensor.leaf(entry.key, source.shape, source.dtype)
+
+
+def tensors_of(found: Behind | None) -> Given:
+    """The tensors of a checkpoint behind recorded stages; None when there are no stages before the last."""
+    return None if found is None else {key: item.tensor for key, item in found.made.items()}
+
+
+def rules_of(
+    model: Any,
+    checkpoint: CheckpointFacts,
+    renames: Sequence[tuple[str, str]],
+    sources: SourceSet,
+    road: Road,
+    *,
+    cast: bool,
+    given: Given = None,
 ) -> LoaderRules:
+    """The rules of the model's loader. `given` are tensors that stand in the place of the stored ones, by key."""
     if not is_pretrained(model):
         return IdentityRules(renames)
     quantizer = live_quantizer(model, checkpoint)
-    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames)
+    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames, stage=road.last, given=given)
 
 
 class FollowedRules(TransformersRules):
     """Transformers' rules, with conversions run on symbolic tensors that are kept by live name."""
 
-    def __init__(self, model: Any, sources: SourceSet, *, cast: bool, **settings: Any) -> None:
+    def __init__(self, model: Any, sources: SourceSet, *, cast: bool, given: Given = None, **settings: Any) -> None:
         super().__init__(model, **settings)
+        self._given = given
         self._cast = cast
         self._sources = sources
+        self._live_tensors: dict[str, Any] = {}
         self.regions: dict[str, SymbolicTensor] = {}
+        self.statistics: dict[str, SymbolicTensor] = {}
         self.groups: dict[str, Group] = {}
         self.refused: dict[str, str] = {}
 
     def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
         """Follow the elements; what needs values becomes a group, what would touch the model is refused."""
-        unreadable = next((entry.key for _, entry in parts if entry.key not in self._sources.tensors), None)
+        stored = self._sources.tensors if self._given is None else self._given
+        unreadable = next((entry.key for _, entry in parts if entry.key not in stored), None)
         if unreadable is not None:
             return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
-        deserialising = [item for item in self.operations(recipe) if item.endswith("Deserialize")]
+        deserialising = next((item for item in self.operations(recipe) if item.endswith("Deserialize")), "")
         if deserialising:
-            return self._refuse(name, f"{deserialising[0]} rewrites the model, its live layout cannot be compared")
+            return self._deserialised(name, recipe, parts)
         wanted = getattr(torch, dtype)
+        if any(pattern.endswith("_packed") for pattern, _ in parts):  # following each code would make a box of each
+            reason = f"{self.operations(recipe)[0]} decodes packed codes, which takes their values"
+            return self._group(name, recipe, parts, wanted, reason)
         try:
             found = self._run(name, recipe, [(p, e.key, self._leaf(e.key, recipe, wanted)) for p, e in parts])
         except Untrackable as error:
@@ -125,14 +147,66 @@ class FollowedRules(TransformersRules):
         self.regions.update(found)
         return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
 
+    def _deserialised(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]]) -> Converted:
+        """Packed weights that stay packed: as stored, when the library keeps them so; decoded since then: a group."""
+        if self._given is not None:
+            return self._refuse(name, f"{self.operations(recipe)[0]} of tensors from another recorded stage")
+        if len(parts) == 1:  # a weight of the ordinary kind, that passes through
+            return self._as_stored(name, parts[0][1].key)
+        operation = self.operations(recipe)[0]
+        if not operation.startswith("Bnb"):
+            return self._refuse(name, f"{operation} rewrites the model, its live layout cannot be compared")
+        keys = {pattern: entry.key for pattern, entry in parts}
+        if is_quantised(self._live_parameter(name)):
+            weight = keys.pop("weight")
+            leaves = {f"{name.removesuffix('weight')}{pattern}": self._stored(key) for pattern, key in keys.items()}
+            self.statistics.update(leaves)
+            self.regions[name] = bits_only(self._stored(weight))  # type: ignore[assignment]
+            return Converted({name: self._sources.tensors[weight].shape})
+        stored = [Part(pattern, self._sources.tensors[key]) for pattern, key in keys.items()]
+        shape = tuple(getattr(self._live_parameter(name), "shape", ()))
+        self.groups[name] = Group(
+            keys=tuple(keys.values()),
+            nbytes=bytes_taken(recipe, stored, shape),
+            reason=f"{operation} is followed by decoding",
+            evaluate=lambda read, _: {name: decoded({pattern: read(key, None) for pattern, key in keys.items()})},
+        )
+        return Converted({name: None})
+
+    def made_while_loading(self) -> dict[str, str]:
+        """Tensors whose values were computed while loading, so that no stored tensor holds them, with the reason."""
+        names = set(self.quantised())
+        if not names:
+            return {}
+        names |= {name for aliases, _ in statistics(walk(self._model)) for name in aliases}
+        method = getattr(self._quantizer.quantization_config, "quant_method", "the quantiser")
+        reason = f"{getattr(method, 'value', method)} quantised it while loading: no stored tensor holds these values"
+        return dict.fromkeys(names, reason)
+
+    def repacked(self) -> dict[str, str]:
+        """Tensors that may be in the order of a kernel, with the reason."""
+        return repacked(walk(self._model))
+
+    def _live_parameter(self, name: str) -> Any:
+        if not self._live_tensors:
+            self._live_tensors = {alias: item.tensor for item in walk(self._model).tensors for alias in item.names}
+        return self._live_tensors.get(name)
+
+    def _as_stored(self, name: str, key: str) -> Converted:
+        self.regions[name] = self._stored(key)
+        return Converted({name: self._sources.tensors[key].shape})
+
+    def _stored(self, key: str) -> SymbolicTensor:
+        source = self._sources.tensors[key]
+        return SymbolicTensor.leaf(key, source.shape, source.dtype)
+
     def _refuse(self, name: str, reason: str) -> Converted:
         self.refused[name] = reason
         return Converted({name: None})
 
     def _leaf(self, key: str, recipe: Any, wanted: torch.dtype) -> SymbolicTensor:
-        source = self._sources.tensors[key]
-        leaf = SymbolicTensor.leaf(key, source.shape, source.dtype)
-        return leaf if self._kept_as_stored(source.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
+        leaf = self._stored(key) if self._given is None else self._given[key]
+        return leaf if self._kept_as_stored(leaf.dtype, recipe) else leaf.to(wanted)  # type: ignore[return-value]
 
     def _kept_as_stored(self, dtype: torch.dtype, recipe: Any) -> bool:
         """Whether the loader hands the tensor over uncast: what a quantiser stores, it decodes itself."""
@@ -141,7 +215,7 @@ class FollowedRules(TransformersRules):
         return self._quantizer is not None and not dtype.is_floating_point
 
     def _run(self, name: str, recipe: Any, parts: Sequence[tuple[str, str, torch.Tensor]]) -> dict[str, Any]:
-        group = fresh_copy(recipe)
+        group = pristine(recipe)
         for pattern, key, tensor in parts:
             group.add_tensor(name, key, pattern, tensor)
         with torch.no_grad():
@@ -153,29 +227,44 @@ class FollowedRules(TransformersRules):
     def _group(
         self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], wanted: torch.dtype, reason: str
     ) -> Converted:
+        if self._given is not None:
+            return self._refuse(name, f"{reason}, and its tensors come out of another recorded stage")
         keys = tuple(dict.fromkeys(entry.key for _, entry in parts))
+        shape = tuple(getattr(self._live_parameter(name), "shape", ()))
+        stored = [Part(pattern, self._sources.tensors[entry.key]) for pattern, entry in parts]
+        cut = cutting_of(recipe, stored, shape)
 
-        def evaluate(read: Callable[[str], torch.Tensor]) -> Values:
-            def part(key: str) -> torch.Tensor:
-                value = read(key)
-                return value if self._kept_as_stored(value.dtype, recipe) else value.to(wanted)
+        def evaluate(read: Read, rows: Rows | None) -> Values:
+            found = []
+            for part, wanted_rows in cut.parts(rows):
+                value = read(part.source.key, wanted_rows)
+                if isinstance(cut, RowByRow):
+                    value = resized(part, value, rows)
+                kept = self._kept_as_stored(value.dtype, recipe)
+                found.append((part.pattern, part.source.key, value if kept else value.to(wanted)))
+            return self._run(name, recipe, found)
 
-            return self._run(name, recipe, [(pattern, entry.key, part(entry.key)) for pattern, entry in parts])
-
-        nbytes = sum(self._sources.tensors[key].nbytes for key in keys)
-        self.groups[name] = Group(keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate)
+        nbytes = bytes_taken(recipe, stored, shape)
+        self.groups[name] = Group(
+            keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate, rows=cut.rows, step=cut.step
+        )
         return Converted({name: None})
 
 
-def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forward:
-    converted = rules.regions if isinstance(rules, FollowedRules) else {}
-    groups = rules.groups if isinstance(rules, FollowedRules) else {}
-    refused = dict(rules.refused) if isinstance(rules, FollowedRules) else {}
-    regions: dict[str, SymbolicTensor] = {}
+def assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet, given: Given = None) -> Forward:
+    """Put together what the rules followed while the plan was made: the symbolic tensors by live name."""
+    followed = rules if isinstance(rules, FollowedRules) else None
+    converted = followed.regions if followed else {}
+    groups = followed.groups if followed else {}
+    refused = dict(followed.refused) if followed else {}
+    regions: dict[str, SymbolicTensor] = dict(followed.statistics) if followed else {}
+    if followed:
+        refused |= followed.made_while_loading() | followed.repacked()
+    refused.update(_ambiguous(plan))
     for tensor in plan.tensors:
         if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
             continue
-        found = converted.get(tensor.name) if tensor.operations else _stored(tensor, sources, refused)
+        found = converted.get(tensor.name) if tensor.operations else _stored(tensor, sources, refused, given)
         if found is not None:
             regions[tensor.name] = found
     for tensor in plan.tensors:
@@ -186,8 +275,22 @@ def _assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet) -> Forwa
     return Forward(plan=plan, sources=sources, regions=regions, groups=groups, refused=refused)
 
 
-def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str]) -> SymbolicTensor | None:
+def _ambiguous(plan: PlanFacts) -> dict[str, str]:
+    """Live tensors of which it would be a guess which stored tensor fills them, with both candidates."""
+    found: dict[str, str] = {}
+    for remark in plan.remarks:
+        if remark.kind == "duplicate-source":
+            found[remark.name] = f"ambiguous: the stored keys {' and '.join(remark.keys)} are both for it"
+        elif remark.kind == "ambiguous-prefix":
+            text = f"ambiguous: with and without the base-model prefix a key is for {' and '.join(remark.keys)}"
+            found.update(dict.fromkeys(remark.keys, text))
+    return found
+
+
+def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str], given: Given) -> SymbolicTensor | None:
     (key,) = tensor.sources
+    if given is not None:
+        return given[key]
     source: Source | None = sources.tensors.get(key)
     if source is None:
         refused[tensor.name] = f"{key}: {sources.refused.get(key, 'it is not stored')}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ..names import collapse, natural_key, pattern_of
+from ..names import collapse, counted, natural_key, pattern_of, ranges
 from .reports import first_difference
 from .result import RANK_FAILED, Kind, Result, Row, Status
 
@@ -20,7 +20,7 @@ SHOWN_NAMES = 20
 @frozen(kw_only=True)
 class Fault:
     """
-    One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding or rank.
+    One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding, replicas or rank.
 
     `subject` collapses the names of all tensors concerned, `ranks` are those on which the fault shows (empty: all).
     """
@@ -50,6 +50,7 @@ def faults(result: Result) -> tuple[Fault, ...]:
         *_grouped("uncompared", hole, _uncompared),
         *_grouped("unread", unread, _unread),
         *_grouped("padding", padding, _padding),
+        *_replicas(result),
     )
 
 
@@ -72,6 +73,20 @@ def _layouts(result: Result) -> Iterator[Fault]:
             ranks=tuple(sorted(ranks[pattern, declared, found])),
             evidence={"declared": declared, "found": found, "tensors": tuple(names[:SHOWN_NAMES])},
         )
+
+
+def _replicas(result: Result) -> Iterator[Fault]:
+    """Replicas that differ, where no difference from the checkpoint shows it: of tensors that it does not have."""
+    shown = {row.name for row in result.of_kind(Kind.LIVE) if row.load_mismatches or row.nonfinite}
+    for group in result.replicas:
+        if group.name not in shown:
+            yield Fault(
+                what="replicas",
+                subject=group.name,
+                message=f"its bits on rank {ranges(group.ranks)} are not those on rank {group.reference}",
+                ranks=(group.reference, *group.ranks),
+                evidence={"reference": group.reference, "differing": group.ranks},
+            )
 
 
 def _grouped(what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], str]) -> Iterator[Fault]:
@@ -97,7 +112,7 @@ def _ranks(what: str, rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
-    first = next((row.first for row in rows if row.first), None)
+    first = next((row.first or row.special for row in rows if row.first or row.special), None)
     found: dict[str, Any] = {
         "tensors": tuple(row.name for row in rows[:SHOWN_NAMES]),
         "count": len(rows),
@@ -119,25 +134,45 @@ def _count(rows: Sequence[Row]) -> str:
     return f" in {len(rows)} tensors" if len(rows) > 1 else ""
 
 
+def _tensors(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} tensors" if len(rows) > 1 else "the tensor"
+
+
 def _mismatch(rows: Sequence[Row]) -> str:
     wrong, total = sum(row.load_mismatches for row in rows), sum(row.expected for row in rows)
     first = next(row for row in rows if row.first)
-    return f"{wrong} of {total} elements{_count(rows)} are not what the checkpoint holds; {first_difference(first)}"
+    are = "is" if wrong == 1 else "are"
+    return f"{wrong} of {total} elements{_count(rows)} {are} not what the checkpoint holds; {first_difference(first)}"
 
 
 def _nonfinite(rows: Sequence[Row]) -> str:
-    return f"{sum(row.nonfinite for row in rows)} elements{_count(rows)} are infinite or not a number"
+    first = next((row for row in rows if row.special), rows[0])
+    what = _elements(sum(row.nonfinite for row in rows), "element", rows)
+    return f"{what} infinite or not a number; {first_difference(first)}"
 
 
 def _uncompared(rows: Sequence[Row]) -> str:
     total = sum(row.expected - row.checked for row in rows)
-    return f"{total} elements{_count(rows)} could not be compared with the checkpoint: {rows[0].reason}"
+    what = _many(total, "element", rows) if total else _tensors(rows)
+    return f"{what} could not be compared with the checkpoint: {rows[0].reason}"
 
 
 def _unread(rows: Sequence[Row]) -> str:
     total = sum(row.expected - row.checked for row in rows)
-    return f"{total} stored elements{_count(rows)} have no counterpart in the model: {rows[0].reason}"
+    if not total:  # nothing that could be counted
+        return f"{_tensors(rows)} of the checkpoint could not be compared: {rows[0].reason}"
+    return f"{_many(total, 'stored element', rows)} {'has' if total == 1 else 'have'} no counterpart: {rows[0].reason}"
 
 
 def _padding(rows: Sequence[Row]) -> str:
-    return f"{sum(row.load_mismatches for row in rows)} padding elements{_count(rows)} are not zero"
+    return f"{_elements(sum(row.load_mismatches for row in rows), 'padding element', rows)} not zero"
+
+
+def _many(count: int, noun: str, rows: Sequence[Row]) -> str:
+    """`1 element`, `2 elements in 3 tensors`."""
+    return f"{counted(count, noun)}{_count(rows)}"
+
+
+def _elements(count: int, noun: str, rows: Sequence[Row]) -> str:
+    """`1 element is`, `2 elements in 3 tensors are`."""
+    return f"{_many(count, noun, rows)} {'is' if count == 1 else 'are'}"

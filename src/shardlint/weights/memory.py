@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 
@@ -32,6 +33,21 @@ def check_readable(name: str, local: torch.Tensor) -> None:
         )
 
 
+def _storage_of(local: torch.Tensor) -> Bits:
+    """
+    The storage of a CPU tensor in place, as an array of whole elements.
+
+    Not by way of `Tensor.numpy`: what that has seen can never be resized again, and FSDP frees gathered parameters by
+    resizing. The array is valid as long as the tensor lives.
+    """
+    storage, item = local.untyped_storage(), local.element_size()
+    count = storage.nbytes() // item
+    if not count:
+        return np.empty(0, UNSIGNED[item])
+    memory = (ctypes.c_ubyte * (count * item)).from_address(storage.data_ptr())
+    return np.asarray(memory).view(UNSIGNED[item])
+
+
 class LiveTensor:
     """
     One local tensor under its name. Host memory is read in place, device memory tile by tile through a small buffer.
@@ -51,12 +67,12 @@ class LiveTensor:
         self.origin = tuple(origin or (0,) * local.dim())
         self.base = int(local.storage_offset())
         self.item = local.element_size()
+        self.repeats = any(not stride and size > 1 for size, stride in zip(self.shape, self.strides, strict=True))
         self.in_host_memory = local.device.type == "cpu" and not staged
         integers = local.detach().view(INTEGERS[self.item])
         self._local = integers
         if self.in_host_memory:
-            flat = torch.empty(0, dtype=integers.dtype).set_(local.untyped_storage())
-            self._flat: Bits = flat.numpy().view(UNSIGNED[self.item])
+            self._flat: Bits = _storage_of(local)
             self._address = int(self._flat.ctypes.data)
 
     def address(self, offset: int) -> int:
@@ -83,7 +99,10 @@ class LiveTensor:
 
     def index_of(self, offset: int) -> tuple[int, ...]:
         """The index, within the local tensor, of the element at a storage offset."""
-        index = index_from_strides(offset - self.base, self.shape, self.strides)
+        return self.shifted(index_from_strides(offset - self.base, self.shape, self.strides))
+
+    def shifted(self, index: Sequence[int]) -> tuple[int, ...]:
+        """An index within the local tensor as differences tell it."""
         return tuple(at + low for at, low in zip(index, self.origin, strict=True))
 
 

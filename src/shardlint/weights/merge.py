@@ -16,6 +16,7 @@ from .result import RANK_FAILED, Kind, Result, Row, Status, WrongLayout, sorted_
 from .sources import Source
 from .tally import Difference, Tally
 
+INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
 
 
@@ -37,7 +38,7 @@ def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
 def why_incomplete(parts: Sequence[RankPart]) -> str:
     """Why the ranks did not look at everything; empty when they did."""
     if any(part.interrupted for part in parts):
-        return "the run was interrupted"
+        return INTERRUPTED
     if any(part.sampled for part in parts):
         return "only a sample of the elements was compared, which proves nothing about the rest"
     return ""
@@ -66,7 +67,8 @@ def tallies(sources: Mapping[str, Source], parts: Sequence[RankPart], by: str) -
     for part in parts:
         for count in part.counts:
             first = count.tally.first and _placed(count.tally.first, part.rank, sources)
-            found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first))
+            special = count.tally.special and _placed(count.tally.special, part.rank, sources)
+            found.setdefault(getattr(count, by), Tally()).add(evolve(count.tally, first=first, special=special))
     return found
 
 
@@ -101,6 +103,7 @@ def count_row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
         max_load_abs=tally.max_load_abs,
         lower_bounds=bool(tally.counted_tiles),
         first=tally.first,
+        special=tally.special,
     )
 
 
@@ -202,6 +205,10 @@ def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[s
 def _leftovers(plan: PlanFacts) -> dict[str, tuple[str, bool]]:
     """Stored keys without a live tensor: why, and whether that is right."""
     found: dict[str, tuple[str, bool]] = {}
+    for remark in plan.remarks:
+        if remark.kind == "duplicate-source":
+            text = f"ambiguous: the stored keys {' and '.join(remark.keys)} are both for {remark.name}"
+            found.update(dict.fromkeys(remark.keys, (text, False)))
     for item in plan.leftovers:
         text = f"{item.reason} ({item.pattern})" if item.pattern else item.reason
         if item.reason == "unexpected":

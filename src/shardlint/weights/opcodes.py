@@ -68,7 +68,7 @@ def read(data: bytes) -> Any:
             if count > MAX_OPCODES:
                 raise OpcodeError(f"more than {MAX_OPCODES} opcodes")
             if opcode.name == "STOP":
-                return machine.stack.pop()
+                return machine.result()
             machine.step(opcode.name, argument)
     except OpcodeError:
         raise
@@ -101,6 +101,13 @@ class _Machine:
                 raise OpcodeError(f"unexpected opcode {name}")
             action(self, argument)
 
+    def result(self) -> Any:
+        """What is left in the end: a value, not the mark of a list that was never closed."""
+        value = self.stack.pop()
+        if value is _MARK:
+            raise OpcodeError("a mark where a value is expected")
+        return value
+
     def popped(self) -> list[Any]:
         """All that lies above the last mark."""
         at = len(self.stack) - 1
@@ -116,7 +123,9 @@ class _Machine:
 
     def stack_symbol(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self.stack.append(Symbol(str(module), str(name)))
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise OpcodeError("a symbol whose name is no text")
+        self.stack.append(Symbol(module, name))
 
     def make(self) -> None:
         arguments, symbol = self.stack.pop(), self.stack.pop()
@@ -130,6 +139,8 @@ class _Machine:
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if isinstance(target, dict):
+            if not all(map(_is_key, items[::2])):
+                raise OpcodeError("a key of a mapping is neither plain nor an object")
             target.update(zip(items[::2], items[1::2], strict=True))
 
     def extend(self, items: list[Any]) -> None:
@@ -145,6 +156,12 @@ class _Machine:
     def pair(self) -> list[Any]:
         value = self.stack.pop()
         return [self.stack.pop(), value]
+
+
+def _is_key(value: Any) -> bool:
+    """Whether hashing the value is cheap: tuples of tuples of shared tuples would take for ever."""
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(part is None or isinstance(part, (str, int, float, bytes, Made, Symbol)) for part in parts)
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], Any]] = {

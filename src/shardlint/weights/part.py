@@ -10,10 +10,12 @@ import torch
 from attrs import define, field, frozen
 
 from ..boxes import SHARD, STRIDED, Placement, replay
+from .blocks import Block, shifted
 from .compare import Piece
 from .coverage import SourceCoverage, live_volume
 from .engine import Compared, Options, compare
-from .forward import Forward, Group
+from .forward import Forward
+from .groups import Group, Rows
 from .memory import LiveTensor, Unreadable
 from .reader import Reader
 from .result import WrongLayout
@@ -25,6 +27,13 @@ from .volume import Lattice
 
 # The largest conversion that is evaluated on values when no bound is given.
 GROUP_BYTES = 1 << 31
+# How much of a conversion that can be cut is evaluated at a time.
+PORTION_BYTES = 1 << 27
+
+_UNDECLARED = (
+    "no stored key arrives there, and some stored keys arrive nowhere; if they were loaded with a key_mapping or "
+    "another loader's renaming that the model does not record, declare it as checkpoint.renames"
+)
 
 
 @frozen(kw_only=True)
@@ -183,7 +192,17 @@ class Worker:
             return "it is not part of the load plan"
         if plan.status == "mismatched":
             return f"the checkpoint gives the shape {list(plan.converted_shape or ())}"
+        if plan.status == "missing":
+            return self._missing()
         return f"{plan.status}: {plan.reason}" if plan.reason else plan.status
+
+    def _missing(self) -> str:
+        plan = self.forward.plan
+        if plan.unread:
+            return f"no stored tensor gives it; {', '.join(plan.unread[:3])} could not be read"
+        if any(item.reason == "unexpected" for item in plan.leftovers):
+            return f"no stored tensor gives it: {_UNDECLARED}"
+        return "no stored tensor gives it"
 
     def _add_live(self, shard: Shard, expected: int, covered: int, **more: object) -> None:
         self.part.live.append(
@@ -205,29 +224,56 @@ class Worker:
         self.part.sampled |= found.sampled
 
     def _evaluate(self, first: str, group: Group, members: Sequence[Shard]) -> None:
-        """Evaluate a conversion that needs values, within the memory bound, and compare its live tensors."""
+        """Evaluate a conversion that needs values, portion by portion within the bound, and compare what it gives."""
         bound = self.options.max_memory or GROUP_BYTES
-        if group.nbytes > bound:
-            reason = f"{group.reason}; on values it takes {group.nbytes} bytes, more than the bound of {bound}"
+        if group.smallest > bound:
+            reason = f"{group.reason}; on values it takes {group.smallest} bytes, more than the bound of {bound}"
             for shard in members:
                 self._add_live(shard, math.prod(shard.logical), 0, reason=reason)
             return
-        with Files() as files:
-            values = group.evaluate(lambda key: whole_tensor(self._sources[key], files))
-        pieces: list[Piece] = []
+        covered = dict.fromkeys((shard.name for shard in members), 0)
+        reasons: dict[str, str] = {}
+        for rows in group.portions(min(bound, PORTION_BYTES)):
+            if self.part.interrupted:
+                break
+            with Files() as files:
+                values = group.evaluate(lambda key, part: stored_rows(self._sources[key], files, part), rows)
+            pieces: list[Piece] = []
+            for shard in members:
+                found = self._portion(first, group, shard, values, rows)
+                if isinstance(found, str):
+                    reasons[shard.name] = f"{group.reason}; on values it gives {found}"
+                    continue
+                covered[shard.name] += live_volume(found.blocks)
+                name = _target(first, shard, values)
+                pieces += pieces_of(LiveTensor(name, shard.held, staged=self.options.staged), found, self._sources)
+            self._keep(compare(pieces, self._sources, self.options))
         for shard in members:
-            name = next((name for name in (first, *shard.names) if name in values and name in shard.names), first)
-            value = values.get(name)
-            if value is None or tuple(value.shape) != shard.global_shape:
-                found = "nothing" if value is None else f"the shape {list(value.shape)}"
-                self._add_live(shard, math.prod(shard.logical), 0, reason=f"{group.reason}; on values it gives {found}")
-                continue
-            region = localised(SymbolicTensor.leaf(Held(value, group.keys), value.shape, value.dtype), shard.ranges)
-            self._add_live(shard, math.prod(shard.logical), live_volume(region.blocks))
-            pieces += pieces_of(LiveTensor(name, shard.held, staged=self.options.staged), region, self._sources)
-        for key in group.keys:
-            self.coverage.merge({key: [(0, ((self._sources[key].volume, 1),))]})
-        self._keep(compare(pieces, self._sources, self.options))
+            self._add_live(shard, math.prod(shard.logical), covered[shard.name], reason=reasons.get(shard.name, ""))
+        if not reasons:
+            self.coverage.merge({key: [(0, ((self._sources[key].volume, 1),))] for key in group.keys})
+
+    def _portion(
+        self, first: str, group: Group, shard: Shard, values: Mapping[str, torch.Tensor], rows: Rows | None
+    ) -> SymbolicTensor | str:
+        """What the shard must hold of some rows of the global tensor, or what was found that does not fit it."""
+        value = values.get(_target(first, shard, values))
+        low, high = rows or (0, shard.global_shape[0] if shard.global_shape else 0)
+        wanted = (high - low, *shard.global_shape[1:]) if shard.global_shape else ()
+        if value is None or tuple(value.shape) != wanted:
+            return "nothing" if value is None else f"the shape {list(value.shape)}"
+        region = SymbolicTensor.leaf(Held(value, group.keys), value.shape, value.dtype)
+        if rows is None:
+            return localised(region, shard.ranges)
+        blocks: list[Block] = []
+        at = 0
+        for start, length in shard.ranges[0]:
+            begin, end = max(start, low), min(start + length, high)
+            if begin < end:
+                part = localised(region, (((begin - low, end - begin),), *shard.ranges[1:]))
+                blocks += shifted(part.blocks, 0, at + begin - start)
+            at += length
+        return SymbolicTensor(blocks, shard.logical, value.dtype)
 
     def _explain(self) -> None:
         """For a shard that differs: is it right for another placement than it declares?"""
@@ -272,10 +318,19 @@ def _alternatives(declared: Placement) -> list[Placement]:
     return []
 
 
-def whole_tensor(source: Source, files: Files) -> torch.Tensor:
-    """A stored tensor, whole in memory."""
+def _target(first: str, shard: Shard, values: Mapping[str, torch.Tensor]) -> str:
+    """The name under which a conversion gives the tensor of this shard."""
+    return next((name for name in (first, *shard.names) if name in values and name in shard.names), first)
+
+
+def stored_rows(source: Source, files: Files, rows: Rows | None) -> torch.Tensor:
+    """Some rows of a stored tensor in memory, all of them when `rows` is None."""
     leaf = SymbolicTensor.leaf(source.key, source.shape, source.dtype)
-    return Reader({source.key: source}, files, 1).box(leaf, (0,) * len(source.shape), source.shape)
+    low, high = rows or (0, source.shape[0] if source.shape else 0)
+    offsets, sizes = (low, *(0 for _ in source.shape[1:])), (high - low, *source.shape[1:])
+    if not source.shape:
+        offsets = sizes = ()
+    return Reader({source.key: source}, files, 1).box(leaf, offsets, sizes)
 
 
 def _padding(shard: Shard) -> tuple[int, int]:

@@ -7,6 +7,7 @@ others' bits are compared with the leader's by digest, so that each byte of the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -79,12 +80,19 @@ def _orders(groups: Groups, rank: int) -> Orders:
     )
 
 
-def digest_of(shard: Shard) -> str:
-    """Sixteen bytes that stand for the bits of a shard in row-major order, whatever its strides are."""
+def digest_of(shard: Shard, options: Options) -> str:
+    """
+    Sixteen bytes that stand for the bits of a shard in row-major order, whatever its strides are.
+
+    Raises `KeyboardInterrupt` when the run was asked to end.
+    """
     live = LiveTensor(shard.name, shard.held)
     state = hashlib.blake2b(digest_size=16)
     for block in whole("", live.shape):
         for tile in cut(nest_of(block, live.strides, live.base), Limits(live.item)):
+            if options.stopped:
+                raise KeyboardInterrupt
+            options.beat()
             state.update(np.ascontiguousarray(live.patterns(tile)).reshape(-1).view(np.uint8).data)
     return state.hexdigest()
 
@@ -93,18 +101,23 @@ def digests(shards: Iterable[Shard], names: Iterable[str], options: Options) -> 
     """The digests of the named shards, over threads."""
     wanted = set(names)
     chosen = [shard for shard in shards if shard.name in wanted]
+    take = functools.partial(digest_of, options=options)
     with ThreadPoolExecutor(thread_count(options)) as pool:
-        return dict(zip((shard.name for shard in chosen), pool.map(digest_of, chosen), strict=True))
+        return dict(zip((shard.name for shard in chosen), pool.map(take, chosen), strict=True))
 
 
 def differing(exchange: Exchange, groups: Groups, mine: dict[str, str]) -> tuple[ReplicaGroup, ...]:
-    """The groups whose bits differ, on rank 0; an empty tuple elsewhere. A collective call."""
+    """
+    The groups whose bits differ, on rank 0; an empty tuple elsewhere. A collective call.
+
+    A rank that failed or was interrupted gives no digest: it says so itself, and its bits are not judged.
+    """
     blobs = exchange.gather(msgspec.json.encode(mine))
     found = [msgspec.json.decode(blob, type=dict[str, str]) for blob in blobs]
     out = []
     for (name, _), ranks in groups.members.items():
         reference = found[ranks[0]].get(name)
-        others = tuple(sorted(rank for rank in ranks[1:] if found[rank].get(name) != reference))
-        if others:
+        others = tuple(sorted(rank for rank in ranks[1:] if found[rank].get(name, reference) != reference))
+        if others and reference is not None:
             out.append(ReplicaGroup(name=name, reference=ranks[0], ranks=others))
     return tuple(out)

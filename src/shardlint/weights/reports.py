@@ -1,22 +1,27 @@
-"""The report files of a verification: `tensors.csv`, `summary.json` and one `rank_00000.json` for every rank."""
+"""The report files of a verification: `tensors.csv`, `worst.txt`, `summary.json`, a `rank_00000.json` of every rank."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from attrs import evolve
 
 from ..names import printable
 from .result import Kind, Result, Row, Status
 
 if TYPE_CHECKING:
+    from .exchange import Exchange, RankError
     from .part import RankPart
 
 FORMAT = 1
+UNENDED = "the run has not ended: it goes on, or it was killed"
 # fmt: off
 COLUMNS = (
     "kind", "name", "status", "shape", "dtype", "checked", "expected", "exact_reference_mismatches",
@@ -27,6 +32,7 @@ COLUMNS = (
 )
 # fmt: on
 SHOWN_SOURCES = 8
+WIDTH = 100
 
 
 def write_rank(part: RankPart, folder: Path) -> Path:
@@ -37,11 +43,60 @@ def write_rank(part: RankPart, folder: Path) -> Path:
 
 
 def write_summary(result: Result, folder: Path) -> tuple[Path, Path]:
-    """Write `tensors.csv` (worst first) and `summary.json`. Raises `OSError`."""
-    table, summary = folder / "tensors.csv", folder / "summary.json"
+    """Write `tensors.csv` (worst first), `worst.txt` and `summary.json`. Raises `OSError`."""
+    table = folder / "tensors.csv"
     _write(table, as_csv(result).encode())
-    _write(summary, msgspec.json.format(msgspec.json.encode(summary_of(result)), indent=1) + b"\n")
-    return table, summary
+    _write(folder / "worst.txt", as_text(result).encode())
+    return table, _write_summary(result, folder)
+
+
+def _write_summary(result: Result, folder: Path) -> Path:
+    path = folder / "summary.json"
+    _write(path, msgspec.json.format(msgspec.json.encode(summary_of(result)), indent=1) + b"\n")
+    return path
+
+
+def begun(folder: Path | None, exchange: Exchange, checkpoint: str) -> None:
+    """
+    Take away what an earlier run left, and leave a summary that says this one has not ended.
+
+    So that a run that is killed leaves no verdict of another one. What cannot be written is told when it ends.
+    """
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        (folder / f"rank_{exchange.rank:05d}.json").unlink(missing_ok=True)
+        if exchange.rank:
+            return
+        for name in ("tensors.csv", "worst.txt"):
+            (folder / name).unlink(missing_ok=True)
+        for path in folder.glob("rank_*.json"):
+            number = path.stem.removeprefix("rank_")
+            if number.isdigit() and int(number) >= exchange.world_size:
+                path.unlink()
+        waiting = Result(rows=(), incomplete=UNENDED, checkpoint=checkpoint, world_size=exchange.world_size)
+        _write_summary(waiting, folder)
+
+
+def reported(result: Result, folder: Path | None, exchange: Exchange) -> Result:
+    """Write the summary of a result on rank 0; the result with a note when it could not be written."""
+    if folder is None or exchange.rank:
+        return result
+    try:
+        write_summary(result, folder)
+    except OSError as error:
+        note = f"rank {exchange.rank}: the report could not be written: {error}"
+        return evolve(result, notes=tuple(dict.fromkeys((*result.notes, note))))
+    return result
+
+
+def failed_result(error: RankError, checkpoint: str, folder: Path | None) -> Result:
+    """The result when a rank did not answer. Whoever notices it writes it: the first rank may be the one."""
+    result = Result(rows=(), errors=((error.rank, str(error)),), checkpoint=checkpoint, world_size=error.world_size)
+    if folder is not None:
+        with contextlib.suppress(OSError):
+            write_summary(result, folder)
+    return result
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -64,7 +119,7 @@ def as_csv(result: Result) -> str:
 def _cells(row: Row) -> list[Any]:
     sources = " ".join(row.sources[:SHOWN_SOURCES])
     sources += f" ... {len(row.sources)} in all" if len(row.sources) > SHOWN_SOURCES else ""
-    first = row.first
+    first = row.first or row.special
     cells = [row.kind.value, row.name, row.status.value, list(row.shape), row.dtype, row.checked, row.expected]
     cells += [row.exact_mismatches, row.load_mismatches, row.nonfinite, _error(row.max_abs), _error(row.max_load_abs)]
     cells += [row.lower_bounds, sources, " ".join(row.operations), " ".join(map(str, row.ranks)), row.reason]
@@ -104,8 +159,27 @@ def summary_of(result: Result) -> dict[str, Any]:
     }
 
 
-def as_text(result: Result, limit: int = 50) -> str:
-    """The verdict and a table of the worst rows, with a line for each first difference."""
+def as_text(result: Result, limit: int = 50, width: int = WIDTH) -> str:
+    """The verdict and a table of the worst rows, with each first difference, in lines of at most `width` columns."""
+    return "".join(_wrapped(line, width) + "\n" for line in _lines(result, limit))
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line folded at blanks; what has none (a name) stays whole."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    folded = textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )
+    return "\n".join(folded)
+
+
+def _lines(result: Result, limit: int) -> list[str]:
     live = result.of_kind(Kind.LIVE)
     lines = [
         f"{result.verdict.value}: {len(live)} live tensors, {sum(row.checked for row in live)} elements on "
@@ -118,19 +192,20 @@ def as_text(result: Result, limit: int = 50) -> str:
     if worst:
         lines.append(f"{'status':<11} {'kind':<10} {'wrong':>12} {'nonfinite':>10} {'max error':>12}  tensor")
     for row in worst:
-        wrong, error = row.load_mismatches or row.exact_mismatches, _error(row.max_load_abs or row.max_abs)
-        figures = f"{wrong:>12} {row.nonfinite:>10} {error[:12]:>12}"
+        wrong, largest = row.load_mismatches or row.exact_mismatches, row.max_load_abs or row.max_abs
+        error = "" if largest is None else f"{largest:.6g}"
+        figures = f"{wrong:>12} {row.nonfinite:>10} {error:>12}"
         lines.append(f"{row.status.value:<11} {row.kind.value:<10} {figures}  {printable(row.name)}")
         if row.reason:
             lines.append(f"    {printable(row.reason)}")
-        if row.first:
+        if row.first or row.special:
             lines.append(f"    {first_difference(row)}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def first_difference(row: Row) -> str:
-    """The first difference of a row as one line."""
-    first = row.first
+    """The first difference of a row, or else its first element that is not finite, as one line."""
+    first = row.first or row.special
     if first is None:
         return ""
     where = f"{first.checkpoint_key}{list(first.checkpoint_index)}" if first.checkpoint_key else "a constant"

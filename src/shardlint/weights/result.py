@@ -63,6 +63,7 @@ class Row:
 
     `sources` are the checkpoint keys of a live tensor and the live names of a stored one. `lower_bounds` tells that
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
+    `first` is the first difference, `special` the first element of which a side is not finite.
     """
 
     kind: Kind
@@ -79,6 +80,7 @@ class Row:
     max_load_abs: float | None = 0.0
     lower_bounds: bool = False
     first: Difference | None = None
+    special: Difference | None = None
     sources: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     reason: str = ""

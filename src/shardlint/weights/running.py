@@ -21,9 +21,9 @@ from . import replicas
 from .engine import Options
 from .exchange import Exchange, RankError
 from .forward import Forward, forward
-from .merge import merged
+from .merge import INTERRUPTED, merged
 from .part import RankPart, Worker
-from .reports import write_rank, write_summary
+from .reports import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
 from .shards import ExternalState, Shard, shards_of
 
@@ -65,23 +65,25 @@ def run(request: Request) -> Result:
     What fails on one rank (a file, a shard, a dead rank) is told in `Result.errors`, on every rank, and never hangs.
     """
     try:
-        with Exchange(limit=request.rank_timeout) as exchange:
-            return _Run(request, exchange).run()
+        with Exchange(limit=request.rank_timeout, stop=request.options.stop) as exchange:
+            begun(request.reports, exchange, str(request.checkpoint))
+            options = evolve(request.options, pulse=exchange.step)
+            return _Run(evolve(request, options=options), exchange).run()
     except RankError as error:
-        return Result(rows=(), errors=((error.rank, str(error)),), checkpoint=str(request.checkpoint))
+        return failed_result(error, str(request.checkpoint), request.reports)
 
 
 def run_replicas(model: Any, options: Options, rank_timeout: float) -> Result:
     """Compare replicas without a checkpoint; every rank gets the result of all."""
     try:
-        with Exchange(limit=rank_timeout, name="replicas") as exchange:
-            return _replicas_alone(model, options, exchange)
+        with Exchange(limit=rank_timeout, name="replicas", stop=options.stop) as exchange:
+            return _replicas_alone(model, evolve(options, pulse=exchange.step), exchange)
     except RankError as error:
-        return Result(rows=(), errors=((error.rank, str(error)),))
+        return failed_result(error, "", None)
 
 
 def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
-    error = ""
+    error, interrupted = "", False
     shards: tuple[Shard, ...] = ()
     mine: dict[str, str] = {}
     try:
@@ -91,15 +93,23 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
     orders, groups = replicas.assign(exchange, shards)
     try:
         mine = replicas.digests(shards, orders.digests, options)
+    except KeyboardInterrupt:
+        interrupted = True
     except Exception as failure:
         error = error or f"{type(failure).__name__}: {failure}"
     wrong = replicas.differing(exchange, groups, mine)
-    errors = exchange.gather(error.encode())
-    told = tuple((rank, text.decode()) for rank, text in enumerate(errors) if text)
-    failed = {rank for rank, _ in told}
-    wrong = tuple(group for group in wrong if not failed.intersection((group.reference, *group.ranks)))
-    result = Result(rows=(), replicas=wrong, errors=told, world_size=exchange.world_size)
-    return msgspec.json.decode(exchange.broadcast(msgspec.json.encode(result)), type=Result)
+    said = [msgspec.json.decode(blob, type=tuple[str, bool]) for blob in exchange.gather(_json((error, interrupted)))]
+    result = Result(
+        rows=(),
+        replicas=wrong,
+        errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
+        incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
+        world_size=exchange.world_size,
+    )
+    return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
+
+
+_json = msgspec.json.encode
 
 
 class _Run:
@@ -121,8 +131,7 @@ class _Run:
         wrong: tuple[ReplicaGroup, ...] = ()
         if self.exchange.world_size > 1 and self.request.replicas == "digest":
             wrong = self._replicas(local, orders, groups)
-        if self.request.reports is not None:
-            self._report(lambda folder: write_rank(self.part, folder))
+        self._report()
         return self._finish(local, wrong)
 
     def _guarded(self, step: Callable[[], T]) -> T | None:
@@ -187,25 +196,23 @@ class _Run:
                 checkpoint=str(self.request.checkpoint),
                 exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
             )
-            if self.request.reports is not None:
-                self._report(lambda folder: write_summary(result, folder))
-                result = evolve(result, notes=tuple(dict.fromkeys((*result.notes, *self.part.notes))))
-            answer = msgspec.json.encode(result)
+            result = evolve(result, notes=tuple(dict.fromkeys((*result.notes, *self.part.notes))))
+            answer = msgspec.json.encode(reported(result, self.request.reports, self.exchange))
         return msgspec.json.decode(self.exchange.broadcast(answer), type=Result)
 
-    def _report(self, write: Callable[[Path], object]) -> None:
+    def _report(self) -> None:
         """A report that cannot be written is told, and stops nobody."""
-        assert self.request.reports is not None
-        try:
-            write(self.request.reports)
-        except OSError as error:
-            self.part.notes.append(f"rank {self.exchange.rank}: the report could not be written: {error}")
+        if self.request.reports is not None:
+            try:
+                write_rank(self.part, self.request.reports)
+            except OSError as error:
+                self.part.notes.append(f"rank {self.exchange.rank}: the report could not be written: {error}")
 
 
 def _failed(parts: Sequence[RankPart]) -> Result:
     """The result when rank 0, whose plan counts for all, has none."""
     errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
-    incomplete = "the run was interrupted" if any(part.interrupted for part in parts) else ""
+    incomplete = INTERRUPTED if any(part.interrupted for part in parts) else ""
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
     return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))

@@ -18,6 +18,7 @@ from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
 from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
 from ..collect.walk import WalkedTensor, walk
 from .memory import Unreadable
+from .packed import bits_only, is_quantised, statistics
 from .symbolic import SymbolicTensor
 
 
@@ -101,7 +102,11 @@ def shards_of(model: Any, external: ExternalState | None = None) -> tuple[Shard,
     shape is not what its layout says; and when there is no tensor at all.
     """
     outside = _external(external)
-    found = [shard for item in walk(model).tensors if (shard := _shard(item, outside)) is not None] if model else []
+    found: list[Shard] = []
+    if model:
+        walked = walk(model)
+        found += [shard for item in walked.tensors if (shard := _shard(item, outside)) is not None]
+        found += [_replicated(names, tensor) for names, tensor in statistics(walked)]
     found += outside.values()
     if not found:
         raise Unreadable("expected a model with parameters or persistent buffers, found one without any")
@@ -150,10 +155,14 @@ def _shard(item: WalkedTensor, outside: dict[str, Shard]) -> Shard | None:
             f"{names[0]}: a parameter flattened by FSDP1 is not one rectangle; use FSDP2, or "
             "use_orig_params=True with sharding strategy NO_SHARD"
         )
-    if not is_dtensor(tensor):
-        shape = tuple(int(size) for size in tensor.shape)
-        return Shard(names=names, local=tensor, global_shape=shape, ranges=_whole(shape), logical=shape)
-    return _distributed(names, tensor)
+    if is_dtensor(tensor):
+        return _distributed(names, tensor)
+    return _replicated(names, bits_only(tensor.detach()) if is_quantised(tensor) else tensor)
+
+
+def _replicated(names: tuple[str, ...], tensor: torch.Tensor) -> Shard:
+    shape = tuple(int(size) for size in tensor.shape)
+    return Shard(names=names, local=tensor, global_shape=shape, ranges=_whole(shape), logical=shape)
 
 
 def _whole(shape: Sequence[int]) -> tuple[DimRanges, ...]:

@@ -15,6 +15,8 @@ from attrs import frozen
 from ..facts import CheckpointFacts, EntryFacts
 from .bits import dtype_name, torch_dtype
 
+_SIX_BITS = ("F6_E2M3", "F6_E3M2")
+
 
 class ReadError(OSError):
     """A file that is shorter than its header says, or that cannot be read. The text names file and position."""
@@ -22,13 +24,18 @@ class ReadError(OSError):
 
 @frozen(kw_only=True)
 class Source:
-    """One stored tensor: contiguous, row-major, `begin` bytes into the file."""
+    """
+    One stored tensor: contiguous, row-major, `begin` bytes into the file.
+
+    `opaque` is the format's name of a dtype that torch has not: the elements are then the bytes of its rows.
+    """
 
     key: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     path: Path
     begin: int
+    opaque: str = ""
 
     @property
     def volume(self) -> int:
@@ -52,9 +59,9 @@ class SourceSet:
     refused: Mapping[str, str]
 
 
-def sources_of(checkpoint: CheckpointFacts) -> SourceSet:
+def sources_of(checkpoint: CheckpointFacts, *, opaque: bool = False) -> SourceSet:
     """
-    Find every stored tensor of a checkpoint from its headers.
+    Find every stored tensor of a checkpoint from its headers. `opaque` gives what torch has no dtype for as bytes.
 
     Raises `ReadError` when a file that a header entry names cannot be opened.
     """
@@ -66,7 +73,7 @@ def sources_of(checkpoint: CheckpointFacts) -> SourceSet:
     for key, entry in checkpoint.entry_by_key().items():
         if entry.file not in starts:
             starts[entry.file] = data_start(folder / entry.file)
-        found = _source(entry, folder, starts[entry.file])
+        found = _source(entry, folder, starts[entry.file], opaque)
         if isinstance(found, str):
             refused[key] = found
         else:
@@ -74,8 +81,18 @@ def sources_of(checkpoint: CheckpointFacts) -> SourceSet:
     return SourceSet(tensors=tensors, refused=refused)
 
 
-def _source(entry: EntryFacts, folder: Path, start: int) -> Source | str:
+def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Source | str:
     dtype = torch_dtype(entry.dtype)
+    if dtype is None and opaque and entry.dtype in _SIX_BITS and entry.shape and entry.shape[-1] % 4 == 0:
+        shape = (*entry.shape[:-1], entry.shape[-1] // 4 * 3)
+        return Source(
+            key=entry.key,
+            shape=shape,
+            dtype=torch.uint8,
+            path=folder / entry.file,
+            begin=start + entry.begin,
+            opaque=entry.dtype,
+        )
     if dtype is None:
         return f"the installed torch has no dtype for {entry.dtype}"
     if dtype.is_complex:

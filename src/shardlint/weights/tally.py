@@ -35,7 +35,8 @@ class Tally:
     Counts over the elements compared so far.
 
     The maximum errors are in float64, None when one is not finite or not a number; `counted_tiles` differing tiles
-    were only counted, so that then the maxima are lower bounds.
+    were only counted, so that then the maxima are lower bounds. `special` is the first element of which a side is not
+    finite, whether the sides differ or not.
     """
 
     checked: int = 0
@@ -47,6 +48,7 @@ class Tally:
     detailed_tiles: int = 0
     counted_tiles: int = 0
     first: Difference | None = None
+    special: Difference | None = None
 
     def offer(self, difference: Difference) -> None:
         """Keep the first difference; a real one beats one that only the cast made."""
@@ -65,6 +67,7 @@ class Tally:
         self.counted_tiles += other.counted_tiles
         if other.first is not None:
             self.offer(other.first)
+        self.special = self.special or other.special
 
 
 def larger(one: float | None, two: float | None) -> float | None:

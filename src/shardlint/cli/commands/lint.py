@@ -6,11 +6,12 @@ from datetime import date
 from typing import TYPE_CHECKING, Literal
 
 import click
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ...report.model import Verdict
 from ...rule import Severity
-from ..base import EXIT_OK, Command, option
+from ..base import EXIT_INTERRUPTED, EXIT_OK, Command, option
+from ..interrupts import Interruption
 from ..output import outputs_of, report_options, reporters_of, write_outputs
 from ..session import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..targets import Request, obtain, target_options
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ...facts import Facts
     from ...live import LiveTarget
     from ...report.model import Report
+    from ...report.options import ReportOptions
 
 _EXAMPLES = (
     ("shardlint lint train.py:build_model --checkpoint ckpt/", "the model that a function builds, and its checkpoint"),
@@ -124,6 +126,7 @@ def command(
     sample: float,
     max_memory: int | None,
     weight_report: str | None,
+    replicas: Literal["digest", "full"] | None,
     **choices: object,
 ) -> int:
     """
@@ -143,37 +146,50 @@ def command(
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
+    weights = WeightChoices(
+        reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report, replicas=replicas
+    )
     session = open_session(
         settings,
         registry=registry,
         layers=(flag_layer(chosen.select, chosen.extend_select, chosen.ignore, chosen.severity),),
         fail_level=_fail_level(chosen.fail_level),
-        heavy=chosen.heavy or reference is not None,
+        heavy=chosen.heavy or weights.asks,
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    weights = WeightChoices(reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report)
-    job = lint_in_job(
-        lambda: obtain(Request(target, checkpoint, contract, arg), registry, settings, values=session.wants_values),
-        lambda facts, live: _judged(session, facts, live, weights),
-        chosen.rank_timeout,
-    )
-    report = job.report
-    options = report_options(
+    request = Request(target, checkpoint, contract, arg)
+    with Interruption() as interruption:
+        job = lint_in_job(
+            lambda: obtain(request, registry, settings, values=session.wants_values),
+            lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
+            chosen.rank_timeout,
+        )
+        options = _report_options(chosen)
+        with gc_paused():
+            job.show(lambda: write_outputs(job.report, outputs, options))
+    if interruption.received:
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    return EXIT_OK if chosen.exit_zero and job.report.verdict is Verdict.FAIL else job.report.exit_status
+
+
+def _judged(session: Session, facts: Facts, live: LiveTarget | None, interruption: Interruption) -> Report:
+    if live is None or not session.has_heavy_rules:
+        return session.run(facts, live).report
+    interruption.watch()  # until the report is written
+    with shown_progress(evolve(live, stop=interruption.asked)) as limited:
+        return session.run(facts, limited).report
+
+
+def _report_options(chosen: _Choices) -> ReportOptions:
+    return report_options(
         color=chosen.color,
         verbosity=-1 if chosen.quiet else chosen.verbose,
         collapse=chosen.collapse,
         show_suppressed=chosen.show_suppressed,
         timing=chosen.timing,
     )
-    with gc_paused():
-        job.show(lambda: write_outputs(report, outputs, options))
-    return EXIT_OK if chosen.exit_zero and report.verdict is Verdict.FAIL else report.exit_status
-
-
-def _judged(session: Session, facts: Facts, live: LiveTarget | None, weights: WeightChoices) -> Report:
-    with shown_progress(weights.apply(facts, live)) as limited:
-        return session.run(facts, limited).report
 
 
 def _fail_level(text: str | None) -> Severity | Literal["never"] | None:

@@ -102,6 +102,10 @@ def command(
 def _sharding(facts: Facts) -> ShardingFacts:
     from ...facts import Section
 
+    if facts.build is not None and facts.build.failed:
+        build = facts.build
+        where = f" at {build.frame}" if build.frame else ""
+        raise Problem(f"{build.builder} raised {build.error_type}: {build.error}{where}")
     if facts.sharding is None:
         raise Problem(f"expected a target with a model, to see who owns what: {facts.why_absent(Section.SHARDING)}")
     return facts.sharding

@@ -95,6 +95,8 @@ class _Wrapper:
         book.managed.add(id(flat))
         originals = listed(first(flat, "_params"))
         book.managed.update(map(id, originals))
+        # Within a step the modules hold views of the gathered parameter in place of the originals.
+        book.managed.update(id(view) for view in listed(first(flat, "_tensors")) if view is not None)
         infos = listed(first(flat, "_param_infos"))
         shapes, shards = listed(first(flat, "_shapes")), listed(first(flat, "_shard_param_infos"))
         shared = self.shared_names()
