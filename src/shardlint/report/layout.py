@@ -10,7 +10,7 @@ from typing import Any
 from ..names import printable
 
 _BULLET = re.compile(r"(?:[-*]|\d+\.) +")
-_NARROWEST = 24
+_NARROWEST = 20
 MOST_ITEMS = 8
 
 
