@@ -22,7 +22,8 @@ from plan.shrink import quiet
 from plan.tiny import llama
 from shardlint import Report, lint
 from shardlint.collect.chunks import Budget, Chunk, chunk_faults
-from shardlint.collect.dcp import METADATA, read_dcp
+from shardlint.collect.dcp import read_dcp
+from shardlint.collect.dcp_metadata import METADATA
 from shardlint.config import Settings
 
 
@@ -276,7 +277,7 @@ def shared_tuples(depth: int) -> bytes:
         (pickle.dumps({"state_dict_metadata": {}, "storage_data": {}}), "metadata-schema"),
         (pickle.dumps([1, 2, 3]), "metadata-schema"),
         (pickle.dumps("x" * 1000)[:-3], "metadata-stream"),
-        (b"\x80\x04" + b"(" * 100_000 + b".", "metadata-schema"),
+        (b"\x80\x04" + b"(" * 100_000 + b".", "metadata-stream"),
         (b"\x80\x04" + b"]" * 200_000 + b".", "metadata-schema"),
         (shared_tuples(60) + b"h<h<\x93.", "metadata-stream"),
         (shared_tuples(60) + b"}h<h<s.", "metadata-stream"),

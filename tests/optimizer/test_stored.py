@@ -58,13 +58,26 @@ def test_plain_values_come_back(protocol, value):
     assert read_stream(pickle.dumps(value, protocol)) == value
 
 
-@given(st.binary(max_size=200))
+INSTRUCTIONS = st.lists(st.sampled_from(b"(.)]}N012KqlaesuR\x85\x94"), max_size=30).map(bytes)
+
+
+@given(st.one_of(st.binary(max_size=200), INSTRUCTIONS))
 @settings(max_examples=300, deadline=None)
 def test_rubbish_is_refused_or_is_data(data):
     value = None
     with contextlib.suppress(StreamError):
         value = read_stream(b"\x80\x04" + data)
     assert_inert(value)
+
+
+@pytest.mark.parametrize("data", [b"(.", b"(N.", b"(\x85.", b"N(\x86.", b"(q\x00.", b"](a.", b"}(Ns.", b".", b"0."])
+def test_a_mark_is_no_value_and_must_be_closed(data):
+    with pytest.raises(StreamError, match=r"mark|value is missing|stack is empty"):
+        read_stream(data)
+
+
+def test_a_mark_can_be_dropped():
+    assert read_stream(b"N(0.") is None
 
 
 def assert_inert(value):
@@ -75,7 +88,7 @@ def assert_inert(value):
         if id(item) in seen:
             continue
         seen.add(id(item))
-        assert item is None or type(item) in INERT or type(item) is object, type(item)
+        assert item is None or type(item) in INERT, type(item)
         if isinstance(item, dict):
             waiting += [*item, *item.values()]
         elif isinstance(item, (list, tuple)):

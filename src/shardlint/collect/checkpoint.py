@@ -9,7 +9,8 @@ from attrs import evolve, frozen
 
 from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts, RepeatedKey
 from .companions import read_config, read_index
-from .dcp import METADATA, read_dcp
+from .dcp import read_dcp
+from .dcp_metadata import METADATA
 from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
 from .headers import quoted, read_header
 from .reading import gc_paused

@@ -1,8 +1,7 @@
 """
 Folders of torch.distributed.checkpoint: every tensor with its chunks and files, from `.metadata` and file sizes.
 
-The metadata is a serialised Python object. It is read as inert data (`inert_stream`): nothing in it is executed. No
-data file is opened.
+The metadata is read as inert data (`dcp_metadata`): nothing in it is executed. No data file is opened.
 """
 
 from __future__ import annotations
@@ -18,13 +17,23 @@ from attrs import define, field, frozen
 from ..facts import EntryFacts, FileFacts, FileProblem
 from ..facts.checkpoint import TORCH_DTYPES
 from .chunks import Budget, Chunk, chunk_faults
-from .files import FileRefusedError, inside, read_small
+from .dcp_metadata import (
+    METADATA,
+    SHAPELESS,
+    MetadataError,
+    Place,
+    chunk_of,
+    dtype_of,
+    ints_of,
+    is_object,
+    is_tensor,
+    read_metadata,
+    state_of,
+)
+from .files import FileRefusedError, inside
 from .headers import quoted
-from .inert_stream import Made, Name, StreamError, read_stream
 from .plain import printable
 
-METADATA = ".metadata"
-MAX_METADATA = 256 * 2**20  # bytes
 MAX_CHUNKS = 4_000_000
 MAX_TOLD = 200  # problems of one folder; more of them say nothing new
 _DEEPEST = 4  # segments of the name of a nested state dict
@@ -43,96 +52,23 @@ class DcpContents:
     parts: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True)
-class _Place:
-    """Where the bytes of one chunk lie. `plain` unless they went through a transformation, such as compression."""
-
-    file: str
-    begin: int
-    length: int
-    plain: bool
-
-
 def read_dcp(folder: Path) -> DcpContents:
     """Read the folder. Whatever is wrong stands in the problems; nothing is raised for its contents."""
     try:
-        raw = read_small(folder, METADATA, MAX_METADATA)
-        root = read_stream(raw)
-    except FileRefusedError as error:
-        return DcpContents(problems=(error.problem(METADATA),))
-    except StreamError as error:
-        return DcpContents(problems=(FileProblem(file=METADATA, kind="metadata-stream", detail=printable(str(error))),))
-    try:
-        tensors, storage = _state(root)["state_dict_metadata"], _state(root)["storage_data"]
-        places = {_index(key): _place(value) for key, value in storage.items()}
-        tensors = dict(tensors.items())
-    except _SHAPELESS as error:
-        return DcpContents(problems=(_no_metadata(error),))
-    reader = _Reader(folder=folder, places=places)
-    reader.read(tensors)
+        found = read_metadata(folder)
+    except MetadataError as error:
+        return DcpContents(problems=(FileProblem(file=METADATA, kind=error.kind, detail=str(error)),))
+    reader = _Reader(folder=folder, places=found.places)
+    reader.read(found.tensors)
     metadata = FileFacts(
-        name=METADATA, size=len(raw), kind="dcp", opened=True, tensors=len(reader.entries), counts=True
+        name=METADATA, size=found.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
     )
     return DcpContents(
         files=(metadata, *reader.data_files()),
         entries=tuple(reader.entries),
         problems=tuple(reader.problems[:MAX_TOLD]),
-        parts=_parts(_state(root).get("planner_data"), tensors),
+        parts=_parts(found.planner_data, found.tensors),
     )
-
-
-_SHAPELESS = (AttributeError, KeyError, TypeError, IndexError, ValueError, OverflowError)
-
-
-def _no_metadata(error: Exception) -> FileProblem:
-    detail = f"expected the metadata of a checkpoint, got something else ({type(error).__name__}: {error})"
-    return FileProblem(file=METADATA, kind="metadata-schema", detail=printable(detail)[:300])
-
-
-def _state(value: Any) -> dict[Any, Any]:
-    if not isinstance(value, Made) or not isinstance(value.state, dict):
-        raise TypeError("a record without fields")
-    return value.state
-
-
-def _ints(value: Any) -> tuple[int, ...]:
-    """A `torch.Size` as integers that a tensor can have."""
-    if isinstance(value, Made):
-        value = value.arguments[0]
-    found = tuple(value)
-    if len(found) > 64 or not all(isinstance(item, int) and 0 <= item < 2**63 for item in found):
-        raise ValueError("sizes that no tensor has")
-    return found
-
-
-def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
-    state = _state(key)
-    offset = state.get("offset")
-    return _text(state["fqn"]), None if offset is None else _ints(offset)
-
-
-def _text(value: Any) -> str:
-    """The text itself; of anything else `str` may take for ever, since records can hold each other many times."""
-    if not isinstance(value, str):
-        raise TypeError("a name that is no text")
-    return value
-
-
-def _place(value: Any) -> _Place:
-    state = _state(value)
-    begin, length = _ints((state["offset"], state["length"]))
-    return _Place(
-        file=_text(state["relative_path"]), begin=begin, length=length, plain=not state.get("transform_descriptors")
-    )
-
-
-def _dtype(properties: Any) -> str:
-    """Torch's name of a dtype, from `TensorProperties`."""
-    state = properties.state
-    found = state[0] if isinstance(state, tuple) else state["dtype"]
-    if not isinstance(found, Name) or found.module != "torch":
-        raise TypeError("no dtype")
-    return printable(found.name)
 
 
 def _item_size(dtype: str) -> int:
@@ -143,7 +79,7 @@ def _item_size(dtype: str) -> int:
 @define(kw_only=True)
 class _Reader:
     folder: Path
-    places: Mapping[tuple[str, tuple[int, ...] | None], _Place]
+    places: Mapping[tuple[str, tuple[int, ...] | None], Place]
     entries: list[EntryFacts] = field(factory=list)
     problems: list[FileProblem] = field(factory=list)
     budget: Budget = field(factory=Budget)
@@ -154,29 +90,29 @@ class _Reader:
         for (key, _), place in self.places.items():
             self.used.setdefault(place.file, []).append((place.begin, place.begin + place.length, key))
         for name, value in tensors.items():
-            if isinstance(value, Made) and value.called == "BytesStorageMetadata":
-                continue  # an object that is no tensor: a step count, the settings of an optimizer
+            if is_object(value):
+                continue
             if not isinstance(name, str):
                 self._say("metadata-schema", "a tensor has a name that is no text")
                 continue
             key = printable(name)
             try:
-                if not isinstance(value, Made) or value.called != "TensorStorageMetadata":
+                if not is_tensor(value):
                     raise TypeError("neither a tensor nor an object")
-                self._tensor(key, name, _state(value))
-            except _SHAPELESS as error:
+                self._tensor(key, name, state_of(value))
+            except SHAPELESS as error:
                 self._say("metadata-schema", f"its description cannot be followed: {type(error).__name__}", key)
 
     def _say(self, kind: str, detail: str, key: str | None = None, file: str = METADATA) -> None:
         self.problems.append(FileProblem(file=printable(file), kind=kind, detail=detail, key=key))
 
     def _tensor(self, key: str, name: str, state: Mapping[Any, Any]) -> None:
-        shape, dtype = _ints(state["size"]), _dtype(state["properties"])
+        shape, dtype = ints_of(state["size"]), dtype_of(state["properties"])
         described = state["chunks"]
         self.chunks_left -= len(described)
         if self.chunks_left < 0:
             raise OverflowError("more chunks than any folder has")
-        chunks = [Chunk(*(_ints(_state(item)[part]) for part in ("offsets", "sizes"))) for item in described]
+        chunks = [chunk_of(item) for item in described]
         for kind, detail in chunk_faults(shape, chunks, self.budget):
             self._say(kind, detail, key)
         file = self._stored(key, name, dtype, chunks)

@@ -76,15 +76,27 @@ class _Machine:
             if count > MAX_INSTRUCTIONS:
                 raise StreamError(f"it has more than {MAX_INSTRUCTIONS} instructions")
             if instruction.name == "STOP":
-                return self.stack.pop()
+                return self.result()
             act = _ACTIONS.get(instruction.name)
             if act is None:
                 raise StreamError(f"the instruction {instruction.name} is not known here")
             act(self, argument)
         raise StreamError("it is cut off")
 
+    def result(self) -> Any:
+        """What is left in the end, when every mark was closed."""
+        if any(value is _MARK for value in self.stack):
+            raise StreamError("a mark was never closed")
+        return self.take(1)[0]
+
     def push(self, value: Any) -> None:
         self.stack.append(value)
+
+    def top(self) -> Any:
+        """The value on top of the stack. Raises `StreamError` for a mark, which is no value."""
+        if not self.stack or self.stack[-1] is _MARK:
+            raise StreamError("a value is missing")
+        return self.stack[-1]
 
     def since_mark(self) -> list[Any]:
         stack, place = self.stack, len(self.stack) - 1
@@ -100,14 +112,16 @@ class _Machine:
         found = tuple(self.stack[-count:]) if count else ()
         if len(found) != count:
             raise StreamError("the stack is empty")
+        if any(value is _MARK for value in found):
+            raise StreamError("a mark where a value is expected")
         del self.stack[len(self.stack) - count :]
         return found
 
     def memoize(self, key: int | None) -> None:
-        self.memo[len(self.memo) if key is None else key] = self.stack[-1]
+        self.memo[len(self.memo) if key is None else key] = self.top()
 
     def append(self, values: list[Any]) -> None:
-        holder = self.stack[-1]
+        holder = self.top()
         if isinstance(holder, Made):
             holder.members.extend(values)
         elif isinstance(holder, list):
@@ -116,7 +130,7 @@ class _Machine:
             raise StreamError(f"values are appended to a {type(holder).__name__}")
 
     def set_items(self, values: list[Any]) -> None:
-        holder = self.stack[-1]
+        holder = self.top()
         target = holder.items if isinstance(holder, Made) else holder
         if not isinstance(target, dict) or len(values) % 2:
             raise StreamError(f"items are set in a {type(holder).__name__}")
@@ -126,8 +140,9 @@ class _Machine:
 
     def build(self) -> None:
         (state,) = self.take(1)
-        if isinstance(self.stack[-1], Made):
-            self.stack[-1].state = state
+        holder = self.top()
+        if isinstance(holder, Made):
+            holder.state = state
 
     def make(self, count: int) -> None:
         callee, *arguments = self.take(count)
@@ -177,7 +192,10 @@ def _dict_since_mark(machine: _Machine, argument: Any) -> None:
 
 
 def _drop(machine: _Machine, argument: Any) -> None:
-    machine.take(1)
+    """Take off a value, or a mark: that is how the beginning of an empty list is dropped."""
+    if not machine.stack:
+        raise StreamError("the stack is empty")
+    machine.stack.pop()
 
 
 def _drop_to_mark(machine: _Machine, argument: Any) -> None:

@@ -18,14 +18,26 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from ..collect.dcp_metadata import (
+    METADATA,
+    SHAPELESS,
+    Metadata,
+    MetadataError,
+    chunk_of,
+    dtype_of,
+    ints_of,
+    is_tensor,
+    read_metadata,
+    state_of,
+)
+from ..collect.files import FileRefusedError, inside
+from ..collect.inert_stream import Made, Outside, StreamError, read_stream
+from ..collect.plain import printable
 from .blocks import Block
-from .opcodes import Made, OpcodeError, Reference, Symbol, read
 from .radix import normalise
 from .sources import ReadError, Source
 from .symbolic import SymbolicTensor
 
-METADATA = ".metadata"
-MAX_METADATA = 1 << 30
 _STORAGES = {
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
@@ -57,84 +69,54 @@ def is_folder(path: Path) -> bool:
 
 def read_folder(path: Path) -> Folder:
     """Describe the tensors of a folder. Raises `ReadError` for metadata that cannot be followed."""
-    metadata = path / METADATA
     try:
-        if metadata.stat().st_size > MAX_METADATA:
-            raise ReadError(f"{metadata}: more than {MAX_METADATA} bytes")
-        root = read(metadata.read_bytes())
-        tensors, storage = root.state["state_dict_metadata"], root.state["storage_data"]
-        places = {_place(key): _state(value) for key, value in storage.items()}
-    except OpcodeError as error:
-        raise ReadError(f"{metadata}: {error}") from error
-    except OSError as error:
-        raise ReadError(f"{metadata}: cannot be read: {error.strerror or error}") from error
-    except (AttributeError, KeyError, TypeError, IndexError) as error:
-        raise ReadError(f"{metadata}: expected the metadata of a checkpoint, got {type(error).__name__}") from error
-    return _Reader(path, places).run(tensors)
-
-
-def _state(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Made) or not isinstance(value.state, dict):
-        raise TypeError("a record without fields")
-    return value.state
-
-
-def _ints(value: Any) -> tuple[int, ...]:
-    """A `torch.Size` or a sequence as integers."""
-    if isinstance(value, Made):
-        value = value.arguments[0]
-    found = tuple(int(item) for item in value)
-    if any(item < 0 for item in found):
-        raise TypeError("a negative size")
-    return found
-
-
-def _place(key: Any) -> tuple[str, tuple[int, ...] | None]:
-    state = _state(key)
-    offset = state.get("offset")
-    return str(state["fqn"]), None if offset is None else _ints(offset)
+        metadata = read_metadata(path)
+    except MetadataError as error:
+        raise ReadError(f"{path / METADATA}: {error}") from error
+    return _Reader(path, metadata).run()
 
 
 class _Reader:
-    def __init__(self, path: Path, places: Mapping[tuple[str, tuple[int, ...] | None], dict[str, Any]]) -> None:
+    def __init__(self, path: Path, metadata: Metadata) -> None:
         self.path = path
-        self.places = places
+        self.metadata = metadata
         self.sources: dict[str, Source] = {}
 
-    def run(self, tensors: Mapping[Any, Any]) -> Folder:
+    def run(self) -> Folder:
         regions: dict[str, SymbolicTensor] = {}
         refused: dict[str, str] = {}
         others: list[str] = []
-        for name, value in tensors.items():
-            if not (isinstance(value, Made) and value.is_a("TensorStorageMetadata")):
-                others.append(str(name))
+        for name, value in self.metadata.tensors.items():
+            if not isinstance(name, str):
+                refused["a name that is no text"] = "nothing can be compared with it"
+                continue
+            key = printable(name)
+            if not is_tensor(value):
+                others.append(key)
                 continue
             try:
-                regions[str(name)] = self.region(str(name), _state(value))
+                regions[key] = self.region(name, state_of(value))
             except ReadError as error:
-                refused[str(name)] = str(error)
-            except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
-                refused[str(name)] = f"its description cannot be followed: {type(error).__name__}: {error}"
+                refused[key] = str(error)
+            except SHAPELESS as error:
+                refused[key] = f"its description cannot be followed: {type(error).__name__}: {error}"
         return Folder(regions=regions, sources=self.sources, others=tuple(others), refused=refused)
 
     def region(self, name: str, state: dict[str, Any]) -> SymbolicTensor:
-        shape = _ints(state["size"])
-        dtype = _dtype(state["properties"])
+        shape, dtype = ints_of(state["size"]), _dtype(state["properties"])
         blocks = []
         chunks = state["chunks"]
-        for number, chunk in enumerate(chunks):
-            fields = _state(chunk)
-            offsets, sizes = _ints(fields["offsets"]), _ints(fields["sizes"])
-            if math.prod(sizes):
+        for number, chunk in enumerate(map(chunk_of, chunks)):
+            if math.prod(chunk.sizes):
                 key = name if len(chunks) == 1 else f"{name}@{number}"
-                blocks.append(self.block(key, name, offsets, sizes, dtype))
+                blocks.append(self.block(key, name, chunk.offsets, chunk.sizes, dtype))
         return SymbolicTensor(blocks, shape, dtype)
 
     def block(self, key: str, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: torch.dtype) -> Block:
-        place = self.places[name, offsets]
-        if place.get("transform_descriptors"):
-            raise ReadError(f"{name}: stored through {place['transform_descriptors']}, which is not read")
-        piece = _piece(self.path, str(place["relative_path"]), int(place["offset"]), int(place["length"]))
+        place = self.metadata.places[name, offsets]
+        if not place.plain:
+            raise ReadError(f"{name}: stored through a transformation, such as compression, which is not read")
+        piece = _piece(self.path, place.file, place.begin, place.length)
         if piece.sizes != sizes or piece.dtype != dtype:
             raise ReadError(f"{name}: the metadata says {sizes} {dtype}, the file has {piece.sizes} {piece.dtype}")
         self.sources[key] = Source(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
@@ -143,9 +125,7 @@ class _Reader:
 
 
 def _dtype(properties: Any) -> torch.dtype:
-    state = properties.state
-    symbol = state[0] if isinstance(state, tuple) else state["dtype"]
-    found = getattr(torch, symbol.name, None) if isinstance(symbol, Symbol) and symbol.module == "torch" else None
+    found = getattr(torch, dtype_of(properties), None)
     if not isinstance(found, torch.dtype):
         raise TypeError("a dtype that the installed torch does not have")
     return found
@@ -164,18 +144,19 @@ class _Piece:
 
 def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
     """Where the bytes of one saved tensor lie. Raises `ReadError` when the archive is no plain one."""
-    path = folder / relative
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ReadError(f"{relative}: a path that leaves the folder")
+    try:
+        path = inside(folder, relative)
+    except FileRefusedError as error:
+        raise ReadError(f"{folder / relative}: {error.detail}") from error
     try:
         with path.open("rb") as stream, zipfile.ZipFile(_Slice(stream, offset, length)) as archive:
             names = {name.partition("/")[2]: name for name in archive.namelist()}
             order = archive.read(names["byteorder"]) if "byteorder" in names else b"little"
-            described = read(archive.read(names["data.pkl"]))
+            described = read_stream(archive.read(names["data.pkl"]))
             item = archive.getinfo(names["data/0"])
             stream.seek(offset + item.header_offset)
             header = stream.read(30)
-    except (OSError, zipfile.BadZipFile, KeyError, OpcodeError) as error:
+    except (OSError, zipfile.BadZipFile, KeyError, StreamError) as error:
         raise ReadError(f"{path}: at byte {offset}: no saved tensor: {type(error).__name__}: {error}") from error
     if item.compress_type != zipfile.ZIP_STORED or order != b"little" or len(header) < 30:
         raise ReadError(f"{path}: at byte {offset}: expected uncompressed, little-endian values")
@@ -186,12 +167,12 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
 
 def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
     """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`."""
-    if not (isinstance(described, Made) and described.is_a("_rebuild_tensor_v2")):
+    if not (isinstance(described, Made) and described.called == "_rebuild_tensor_v2"):
         raise ReadError(f"{path}: the saved object is no plain tensor")
     storage, offset, sizes, strides = described.arguments[:4]
-    if not isinstance(storage, Reference):
+    if not isinstance(storage, Outside):
         raise ReadError(f"{path}: the saved tensor has no storage")
-    kind = storage.identity[1].name
+    kind = storage.key[1].name
     dtype = _STORAGES.get(kind)
     if dtype is None:
         raise ReadError(f"{path}: storage of the kind {kind} is not read")
@@ -204,8 +185,8 @@ def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
         begin=begin,
         elements=elements,
         dtype=dtype,
-        sizes=_ints(sizes),
-        strides=_ints(strides),
+        sizes=ints_of(sizes),
+        strides=ints_of(strides),
         offset=offset,
     )
 
