@@ -12,8 +12,10 @@ import time
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
+from plan.shrink import quiet
 from shardlint.cli.interrupts import Interruption
 from shardlint.cli.weights import ProgressLine, SizeType, shown_progress
 from shardlint.live import LiveTarget
@@ -42,6 +44,37 @@ def test_a_checkpoint_against_another(run, folders, tmp_path):
     sampled = run("lint", str(one), "--reference", str(one), "--isolated", "--select", "V002", "--sample", "0.5")
     assert sampled.status == 2
     assert "sample" in sampled.out
+
+
+BUILDER = """
+import torch
+
+
+def model():
+    found = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 3, bias=False)})
+    found.a.weight.data[:] = torch.arange(12.0).reshape(3, 4)
+    return found
+
+
+def damaged():
+    found = model()
+    found.a.weight.data[2, 1] += 1
+    return found
+"""
+
+
+def test_a_model_against_a_folder_of_torch(run, tmp_path):
+    (tmp_path / "dcp_build.py").write_text(BUILDER)
+    state = {"model": {"a.weight": torch.arange(12.0).reshape(3, 4)}, "optim": {"a": {"exp_avg": torch.ones(3, 4)}}}
+    with quiet():
+        dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    right = run("lint", "dcp_build.py:model", "--checkpoint", "dcp", "--heavy", "--isolated")
+    assert right.status == 0, right.out
+    assert right.out.rstrip().endswith("PASS")
+    wrong = run("lint", "dcp_build.py:damaged", "--checkpoint", "dcp", "--isolated", "--select", "V002")
+    assert wrong.status == 1
+    assert "a.weight[2, 1]" in " ".join(wrong.out.split())
+    assert "model.a.weight[2, 1]" in " ".join(wrong.out.split())
 
 
 def test_a_look_at_a_part_is_no_pass_without_the_rule_by_name(run, folders):

@@ -136,6 +136,32 @@ def test_a_partial_placement_is_refused(job):
 
 
 @pytest.mark.distributed
+def test_a_folder_that_a_job_saved_is_verified_by_every_rank(job):
+    """21 tensors of the model, and their states of the optimizer, which are left out."""
+    world, found = job
+    outcomes = found["a_folder_that_fsdp2_saved"]
+    assert len(outcomes) == world
+    for outcome in outcomes:
+        for name in ("same", "whole", "whole_full", "experts", "columns", "saved_by_columns"):
+            assert (outcome[name]["verdict"], outcome[name]["errors"], outcome[name]["faults"]) == ("PASS", [], []), (
+                name
+            )
+            assert outcome[name]["stored"] == 21, name
+        whole = outcome["same"]["bytes"]
+        assert outcome["whole"]["bytes"] == whole  # of replicas one reads
+        assert outcome["whole_full"]["bytes"] == world * whole
+        damaged = outcome["damaged"]
+        assert (damaged["verdict"], damaged["faults"]) == ("FAIL", ["mismatch"])
+        first = (world - 1) * (4 // world)  # 4 experts, in shards of the first dimension
+        assert damaged["wrong"] == {"model.layers.1.mlp.experts.gate_up_proj": [1, world - 1, [first, 2, 3]]}
+        lost = outcome["without_a_file"]
+        assert (lost["verdict"], lost["errors"], lost["wrong"]) == ("FAIL", [], {})
+        assert set(lost["faults"]) <= {"uncompared", "unread"}
+        assert "uncompared" in lost["faults"]
+        assert 0 < lost["checked"] < outcome["whole"]["checked"]
+
+
+@pytest.mark.distributed
 def test_a_sharded_export_is_compared_with_the_original(job):
     _, found = job
     for outcome in found["a_sharded_export"]:

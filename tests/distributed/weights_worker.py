@@ -223,6 +223,49 @@ def a_sharded_export(job):
 
 
 @scenario
+def a_folder_that_fsdp2_saved(job):
+    """The sharded model and its optimizer as they are saved, live against the folder under several layouts."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    mesh = job.mesh(dp=job.world)
+    model = fsdp(job, job.model(), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    folder = f"{job.folder}/fsdp2"
+    state, optim = get_state_dict(model, optimizer)
+    dcp.save({"model": state, "optim": optim}, checkpoint_id=folder)
+    found = {
+        "same": job.verify(model, checkpoint=folder),
+        "whole": job.verify(job.model(), checkpoint=folder),
+        "whole_full": job.verify(job.model(), checkpoint=folder, replicas="full"),
+        "experts": job.verify(with_expert_parallel(job), checkpoint=folder),
+        "columns": job.verify(by_columns(job), checkpoint=folder),
+    }
+    dcp.save(by_columns(job).state_dict(), checkpoint_id=f"{job.folder}/columns")
+    found["saved_by_columns"] = job.verify(model, checkpoint=f"{job.folder}/columns")
+    if job.rank == job.world - 1:
+        bits_of(local(model.model.layers[1].mlp.experts.gate_up_proj))[0, 2, 3] ^= 1
+    found["damaged"] = job.verify(model, checkpoint=folder)
+    if job.rank == 0:
+        next(iter(sorted(Path(folder).glob("__1_*.distcp")))).unlink()
+    dist.barrier()
+    found["without_a_file"] = job.verify(job.model(), checkpoint=folder)
+    return found
+
+
+def by_columns(job):
+    """Every tensor of at least two dimensions in shards of its second one."""
+    model, mesh = job.model(), job.mesh(dp=job.world)
+    for module in model.modules():
+        for name, value in list(module.named_parameters(recurse=False)):
+            if value.dim() > 1:
+                setattr(module, name, nn.Parameter(distribute_tensor(value.detach(), mesh, [Shard(1)])))
+    return model
+
+
+@scenario
 def loaded_with_tensor_parallelism(job):
     """What Transformers itself makes of `tp_plan="auto"`: it cuts the stored tensors before it converts them."""
     if job.world != 2:

@@ -20,7 +20,7 @@ from .planning import ConfigRefusedError, LoaderRules, PlanUnknownError
 from .staged import behind, in_stored_keys, road_of
 from .stored_bytes import ByteComparer
 
-__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of"]
+__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of", "nested_plan"]
 
 
 def collect_plan(
@@ -45,7 +45,7 @@ def collect_plan(
         raise PlanUnknownError("the facts of the model were not collected")
     live = from_model_facts(model_facts, adapted=is_adapted(model))
     if checkpoint.format == "dcp":
-        return _of_nested(checkpoint, live, exclusions, renames)
+        return nested_plan(checkpoint, live, exclusions, renames)
     base = unwrapped(model)
     road = road_of(base, pretrained=is_pretrained(base), renames=renames)
     rules = _live_rules(base, checkpoint, renames, road.last)
@@ -101,13 +101,17 @@ def _require_headers(checkpoint: CheckpointFacts) -> None:
         raise PlanUnknownError("no tensor of the checkpoint could be read")
 
 
-def _of_nested(
+def nested_plan(
     checkpoint: CheckpointFacts,
     live: LiveModel,
     exclusions: Exclusions | None,
     renames: Sequence[tuple[str, str]],
 ) -> PlanFacts:
-    """Plan loading a folder of torch.distributed.checkpoint, which may hold more than the model."""
+    """
+    Plan loading a folder of torch.distributed.checkpoint, which may hold more than the model.
+
+    Raises `PlanUnknownError` for a renaming that cannot be used.
+    """
     rules = DcpRules(checkpoint.parts, renames)
     plan = make_plan(rules, live, checkpoint, exclusions)
     leftovers = [
@@ -125,7 +129,7 @@ def _from_config(
 
     built = build_meta_model(checkpoint)
     if checkpoint.format == "dcp":
-        return _of_nested(checkpoint, from_meta_model(built.model), exclusions, renames)
+        return nested_plan(checkpoint, from_meta_model(built.model), exclusions, renames)
     rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)

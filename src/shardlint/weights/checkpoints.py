@@ -134,15 +134,18 @@ def _stored(path: Path) -> _Stored:
         folder = dcp.read_folder(path)
         return _Stored(
             path=path,
-            regions=dict(folder.regions),
-            sources=folder.sources,
+            regions=_leaves(folder.tensors),
+            sources=folder.tensors,
             refused=folder.refused,
             others=folder.others,
         )
     facts = collect_checkpoint(path)
     found = sources_of(facts, opaque=True)
-    regions = {key: SymbolicTensor.leaf(key, item.shape, item.dtype) for key, item in found.tensors.items()}
-    return _Stored(path=path, regions=regions, sources=found.tensors, refused=found.refused, facts=facts)
+    return _Stored(path=path, regions=_leaves(found.tensors), sources=found.tensors, refused=found.refused, facts=facts)
+
+
+def _leaves(tensors: Mapping[str, Source]) -> dict[str, SymbolicTensor]:
+    return {key: SymbolicTensor.leaf(key, item.shape, item.dtype) for key, item in tensors.items()}
 
 
 def _without_prefix(one: _Stored, two: _Stored) -> tuple[Side, Side] | None:
@@ -302,7 +305,7 @@ def _unread(one: Side) -> Iterator[Row]:
     coverage = _coverage(one)
     for key, source in one.sources.items():
         read = coverage.volume(key)
-        reason = one.excused.get(key.partition("@")[0], "")
+        reason = one.excused.get(key, "")
         if read == source.volume:
             continue
         yield Row(
@@ -331,7 +334,7 @@ def _why_unread(one: Side, two: Side, key: str, read: int, volume: int) -> str:
     names = sorted(name for name, region in two.regions.items() if key in region.sources())
     if read:
         return f"{read} of {volume} elements have a counterpart in {one.path}"
-    called = f"; it would be called {names[0]}" if names and names[0] != key.partition("@")[0] else ""
+    called = f"; it would be called {names[0]}" if names and names[0] != key else ""
     if names and names[0] in one.regions:
         return f"{one.path} has the shape {list(one.regions[names[0]].shape)}{called}"
     return f"{one.path} has no tensor for it{called}"
@@ -355,7 +358,7 @@ def _reference_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator
     for key, source in two.sources.items():
         read = coverage.volume(key)
         row = count_row(Kind.CHECKPOINT, key, found.get(key, Tally()), read == source.volume)
-        excuse = two.excused.get(key.partition("@")[0])
+        excuse = two.excused.get(key)
         row = checkpoint_row(row, source, read, None if excuse is None else (excuse, True))
         if row.status is Status.INCOMPLETE and read is not None:
             row = evolve(row, reason=_why_unread(one, two, key, read, source.volume))

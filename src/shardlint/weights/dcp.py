@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from ..collect.chunks import Budget, Chunk, chunk_faults
 from ..collect.dcp_metadata import (
     METADATA,
     SHAPELESS,
@@ -31,13 +32,14 @@ from ..collect.dcp_metadata import (
     state_of,
 )
 from ..collect.files import FileRefusedError, inside
-from ..collect.inert_stream import Made, Outside, StreamError, read_stream
+from ..collect.inert_stream import Made, Outside, read_stream
 from ..collect.plain import printable
 from .blocks import Block
+from .pieced import pieced
 from .radix import normalise
 from .sources import ReadError, Source
-from .symbolic import SymbolicTensor
 
+MAX_DESCRIPTION = 1 << 20  # bytes
 _STORAGES = {
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
@@ -54,10 +56,9 @@ _STORAGES = {
 
 @frozen(kw_only=True)
 class Folder:
-    """The tensors of a folder by name, the pieces that they read by key, and what is no tensor."""
+    """The tensors of a folder by name, what is no tensor, and the tensors that cannot be read with the reason why."""
 
-    regions: Mapping[str, SymbolicTensor]
-    sources: Mapping[str, Source]
+    tensors: Mapping[str, Source]
     others: tuple[str, ...] = ()
     refused: Mapping[str, str]
 
@@ -80,10 +81,10 @@ class _Reader:
     def __init__(self, path: Path, metadata: Metadata) -> None:
         self.path = path
         self.metadata = metadata
-        self.sources: dict[str, Source] = {}
+        self.budget = Budget()
 
     def run(self) -> Folder:
-        regions: dict[str, SymbolicTensor] = {}
+        tensors: dict[str, Source] = {}
         refused: dict[str, str] = {}
         others: list[str] = []
         for name, value in self.metadata.tensors.items():
@@ -94,34 +95,40 @@ class _Reader:
             if not is_tensor(value):
                 others.append(key)
                 continue
+            if key in tensors or key in refused:
+                tensors.pop(key, None)
+                refused[key] = "the folder has another tensor whose name is written alike"
+                continue
             try:
-                regions[key] = self.region(name, state_of(value))
+                tensors[key] = self.tensor(key, name, state_of(value))
             except ReadError as error:
                 refused[key] = str(error)
             except SHAPELESS as error:
                 refused[key] = f"its description cannot be followed: {type(error).__name__}: {error}"
-        return Folder(regions=regions, sources=self.sources, others=tuple(others), refused=refused)
+        return Folder(tensors=tensors, others=tuple(others), refused=refused)
 
-    def region(self, name: str, state: dict[str, Any]) -> SymbolicTensor:
+    def tensor(self, key: str, name: str, state: dict[str, Any]) -> Source:
         shape, dtype = ints_of(state["size"]), _dtype(state["properties"])
-        blocks = []
-        chunks = state["chunks"]
-        for number, chunk in enumerate(map(chunk_of, chunks)):
-            if math.prod(chunk.sizes):
-                key = name if len(chunks) == 1 else f"{name}@{number}"
-                blocks.append(self.block(key, name, chunk.offsets, chunk.sizes, dtype))
-        return SymbolicTensor(blocks, shape, dtype)
+        chunks = list(dict.fromkeys(map(chunk_of, state["chunks"])))
+        for _, detail in chunk_faults(shape, chunks, self.budget):
+            raise ReadError(f"{key}: {detail}")
+        full = [chunk for chunk in chunks if math.prod(chunk.sizes)]
+        parts = [self.part(f"{key}@{number}", name, chunk, dtype) for number, chunk in enumerate(full)]
+        return pieced(key, shape, dtype, parts, self.path)
 
-    def block(self, key: str, name: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: torch.dtype) -> Block:
-        place = self.metadata.places[name, offsets]
+    def part(self, key: str, name: str, chunk: Chunk, dtype: torch.dtype) -> tuple[Block, Source]:
+        """The block of a chunk, and the piece that it reads."""
+        place = self.metadata.places[name, chunk.offsets]
         if not place.plain:
-            raise ReadError(f"{name}: stored through a transformation, such as compression, which is not read")
+            raise ReadError("stored through a transformation, such as compression, which is not read")
         piece = _piece(self.path, place.file, place.begin, place.length)
-        if piece.sizes != sizes or piece.dtype != dtype:
-            raise ReadError(f"{name}: the metadata says {sizes} {dtype}, the file has {piece.sizes} {piece.dtype}")
-        self.sources[key] = Source(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
-        axes = tuple(normalise([digit]) for digit in zip(sizes, piece.strides, strict=True))
-        return Block(offsets, axes, key, piece.offset)
+        if piece.sizes != chunk.sizes or piece.dtype != dtype:
+            raise ReadError(
+                f"the metadata says {list(chunk.sizes)} {dtype}, {piece.path} has {list(piece.sizes)} {piece.dtype}"
+            )
+        axes = tuple(normalise([digit]) for digit in zip(chunk.sizes, piece.strides, strict=True))
+        source = Source(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
+        return Block(chunk.offsets, axes, key, piece.offset), source
 
 
 def _dtype(properties: Any) -> torch.dtype:
@@ -152,11 +159,13 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
         with path.open("rb") as stream, zipfile.ZipFile(_Slice(stream, offset, length)) as archive:
             names = {name.partition("/")[2]: name for name in archive.namelist()}
             order = archive.read(names["byteorder"]) if "byteorder" in names else b"little"
+            if archive.getinfo(names["data.pkl"]).file_size > MAX_DESCRIPTION:
+                raise ReadError(f"its description has more than {MAX_DESCRIPTION} bytes")
             described = read_stream(archive.read(names["data.pkl"]))
             item = archive.getinfo(names["data/0"])
             stream.seek(offset + item.header_offset)
             header = stream.read(30)
-    except (OSError, zipfile.BadZipFile, KeyError, StreamError) as error:
+    except Exception as error:  # zipfile raises what it likes for damage
         raise ReadError(f"{path}: at byte {offset}: no saved tensor: {type(error).__name__}: {error}") from error
     if item.compress_type != zipfile.ZIP_STORED or order != b"little" or len(header) < 30:
         raise ReadError(f"{path}: at byte {offset}: expected uncompressed, little-endian values")
@@ -166,15 +175,18 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
 
 
 def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
-    """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`."""
-    if not (isinstance(described, Made) and described.called == "_rebuild_tensor_v2"):
+    """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`, or v3, which says the dtype too."""
+    if not (isinstance(described, Made) and described.called in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")):
         raise ReadError(f"{path}: the saved object is no plain tensor")
     storage, offset, sizes, strides = described.arguments[:4]
     if not isinstance(storage, Outside):
         raise ReadError(f"{path}: the saved tensor has no storage")
     kind = storage.key[1].name
     dtype = _STORAGES.get(kind)
-    if dtype is None:
+    if described.called == "_rebuild_tensor_v3":
+        kind = described.arguments[6].name
+        dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype) or dtype.is_complex:
         raise ReadError(f"{path}: storage of the kind {kind} is not read")
     elements = nbytes // dtype.itemsize
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

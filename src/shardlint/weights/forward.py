@@ -8,6 +8,7 @@ cannot be followed without values is evaluated on values when its tensors are sm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from attrs import evolve, field, frozen
 
 from ..collect.identity_rules import IdentityRules
 from ..collect.live_names import from_model_facts, is_adapted, unwrapped
-from ..collect.plan import is_pretrained, live_quantizer
+from ..collect.plan import is_pretrained, live_quantizer, nested_plan
 from ..collect.planner import Exclusions, make_plan
 from ..collect.planning import Converted, LoaderRules, PlanUnknownError
 from ..collect.recorded import pristine
@@ -23,6 +24,7 @@ from ..collect.staged import Behind, Road, behind, in_stored_keys, road_of
 from ..collect.transformers_rules import TransformersRules
 from ..collect.walk import walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
+from .dcp import read_folder
 from .groups import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .radix import Untrackable
@@ -80,6 +82,33 @@ def forward(
     plan = make_plan(rules, live, found.checkpoint if found else checkpoint, exclusions)
     made = assembled(plan, rules, sources, given)
     return evolve(made, plan=in_stored_keys(plan, found, checkpoint, exclusions)) if found else made
+
+
+def forward_of_folder(
+    model: Any,
+    model_facts: ModelFacts,
+    checkpoint: CheckpointFacts,
+    *,
+    renames: Sequence[tuple[str, str]] = (),
+    exclusions: Exclusions | None = None,
+) -> Forward:
+    """
+    Plan the load of a folder of torch.distributed.checkpoint into the live `model`, as `forward` does for safetensors.
+
+    Its loader knows no conversions: every tensor comes from one stored one. Raises `PlanUnknownError` when no plan can
+    be made and `ReadError` when the metadata cannot be read.
+    """
+    if not checkpoint.entries:
+        raise PlanUnknownError(f"{checkpoint.path}: expected a folder of torch.distributed.checkpoint with tensors")
+    walked = walk(model)
+    if any(is_quantised(item.tensor) for item in walked.tensors):
+        raise PlanUnknownError("weights that bitsandbytes packed are not followed into torch.distributed.checkpoint")
+    for name, reason in repacked(walked).items():
+        raise PlanUnknownError(f"{name}: {reason}")
+    folder = read_folder(Path(checkpoint.path))
+    live = from_model_facts(model_facts, adapted=is_adapted(model))
+    plan = nested_plan(checkpoint, live, exclusions, renames)
+    return assembled(plan, None, SourceSet(tensors=folder.tensors, refused=folder.refused))
 
 
 def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
@@ -251,7 +280,7 @@ class FollowedRules(TransformersRules):
         return Converted({name: None})
 
 
-def assembled(plan: PlanFacts, rules: LoaderRules, sources: SourceSet, given: Given = None) -> Forward:
+def assembled(plan: PlanFacts, rules: LoaderRules | None, sources: SourceSet, given: Given = None) -> Forward:
     """Put together what the rules followed while the plan was made: the symbolic tensors by live name."""
     followed = rules if isinstance(rules, FollowedRules) else None
     converted = followed.regions if followed else {}

@@ -177,7 +177,14 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
             sources=users.get(key, ()),
         )
     for key, reason in forward.sources.refused.items():
-        yield Row(kind=Kind.CHECKPOINT, name=key, status=Status.INCOMPLETE, reason=reason, sources=users.get(key, ()))
+        leftover, right = excused.get(key, ("", False))
+        yield Row(
+            kind=Kind.CHECKPOINT,
+            name=key,
+            status=Status.EXCLUDED if right else Status.INCOMPLETE,
+            reason=f"{leftover}; {reason}" if right else reason,
+            sources=users.get(key, ()),
+        )
 
 
 def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[str, bool] | None) -> Row:

@@ -53,7 +53,7 @@ class Reader:
         stored = self._sources[source]
         item = stored.dtype.itemsize
         at = (stored.begin + start * item) % PAGE
-        self._files.read_into(stored, self._view[at : at + count * item], start * item)
+        stored.read_into(self._files, self._view[at : at + count * item], start * item)
         return self._address + at
 
     def patterns(self, source: str | Node, offset: int, lattice: Lattice) -> Bits:
@@ -86,7 +86,7 @@ class Reader:
         if isinstance(source, Node):
             target[:] = bits_of(self._node_run(source, start, count)).view(np.uint8)
         else:
-            self._files.read_into(self._sources[source], memoryview(target), start * item)  # type: ignore[arg-type]
+            self._sources[source].read_into(self._files, memoryview(target), start * item)  # type: ignore[arg-type]
 
     def _node_run(self, node: Node, start: int, count: int) -> torch.Tensor:
         """Consecutive elements of a lazy node in row-major order, computed box by box."""

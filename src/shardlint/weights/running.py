@@ -20,7 +20,7 @@ from ..facts import CheckpointFacts, ContractFacts, ModelFacts
 from . import replicas
 from .engine import Options
 from .exchange import Exchange, RankError
-from .forward import Forward, forward
+from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged
 from .part import RankPart, Worker
 from .reports import begun, failed_result, reported, write_rank
@@ -151,7 +151,8 @@ class _Run:
         checkpoint = request.checkpoint_facts or collect_checkpoint(Path(request.checkpoint))
         facts = request.model_facts or collect_model_facts(walk(request.model))
         exclusions = exclusions_of(request.contract)
-        plan = forward(request.model, facts, checkpoint, renames=request.renames, exclusions=exclusions)
+        follow = forward_of_folder if checkpoint.format == "dcp" else forward
+        plan = follow(request.model, facts, checkpoint, renames=request.renames, exclusions=exclusions)
         return _Local(plan, shards_of(request.model, request.external))
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:

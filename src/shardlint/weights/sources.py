@@ -50,6 +50,10 @@ class Source:
         """The number of bytes."""
         return self.volume * self.dtype.itemsize
 
+    def read_into(self, files: Files, buffer: memoryview, start: int) -> None:
+        """Fill `buffer` from byte `start` of the tensor, whole elements. Raises `ReadError` on a short file."""
+        files.read_into(self, buffer, start)
+
 
 @frozen(kw_only=True)
 class SourceSet:
