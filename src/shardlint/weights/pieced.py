@@ -8,6 +8,7 @@ pieces the boxes that are asked for are put together.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from attrs import field, frozen
 
-from .bits import bits_of
+from .bits import UNSIGNED, bits_of
 from .blocks import Block
 from .radix import extent, row_major, split_flat
 from .reader import Reader
@@ -49,7 +50,7 @@ class Pieced(Source):
         item = self.dtype.itemsize
         first, last = start // item, (start + len(buffer)) // item
         if not self.runs:
-            self._assemble(files, np.frombuffer(buffer, dtype=np.uint8), first, last)
+            self._assemble(files, buffer, first, last)
             return
         at = bisect.bisect_right(self.runs, first, key=lambda run: run.end)
         while first < last:
@@ -58,14 +59,18 @@ class Pieced(Source):
             run.source.read_into(files, buffer[: count * item], (run.offset + first - run.begin) * item)
             buffer, first, at = buffer[count * item :], first + count, at + 1
 
-    def _assemble(self, files: Files, target: np.ndarray, first: int, last: int) -> None:
+    def _assemble(self, files: Files, buffer: memoryview, first: int, last: int) -> None:
         reader = Reader(self.pieces, files, 1)
+        target = np.frombuffer(buffer, dtype=UNSIGNED[self.dtype.itemsize])
         at = 0
         for origin, lists, _ in sorted(split_flat(first, ((last - first, 1),), self.shape)):
-            values = reader.box(self.region, origin, [extent(radix) for radix in lists])
-            found = bits_of(values).reshape(-1).view(np.uint8)
-            target[at : at + found.size] = found
-            at += found.size
+            sizes = [extent(radix) for radix in lists]
+            count = math.prod(sizes)
+            box = target[at : at + count].reshape(sizes)
+            for block in self.region.restricted(origin, sizes):
+                where = tuple(slice(low, low + size) for low, size in zip(block.lo, block.size, strict=True))
+                box[where] = bits_of(reader.values(block, self.dtype))  # numpy's copy: torch would start threads
+            at += count
 
 
 def pieced(
