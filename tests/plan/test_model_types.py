@@ -44,6 +44,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", parameters(), indirect=True)
 def test_type(saved: Path, request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params["saved"]

@@ -5,7 +5,7 @@ from shardlint.report import Report, SuppressedFinding, Verdict
 from shardlint.runner import Outcome, Status
 
 WHY = "A tensor without a source keeps whatever its initialiser wrote."
-TODO = "Either:\n\n- restore the key in the checkpoint, or\n- declare the tensor as `training-only`."
+REMEDIATION = "Either:\n\n- restore the key in the checkpoint, or\n- declare the tensor as `training-only`."
 
 
 def missing(layer, **more):
@@ -19,7 +19,7 @@ def missing(layer, **more):
         "message": f"has no source; nearest is model.layers.{layer}.mlp.gate_proj.weight",
         "evidence": {"shape": (64, 32), "dtype": "float32"},
         "why": WHY,
-        "remediation": TODO,
+        "remediation": REMEDIATION,
         "related_config": ("contract.training-only-targets",),
     }
     return Finding(**(values | more))

@@ -95,7 +95,7 @@ def test_limits_of_the_job_hold_unless_the_rule_has_its_own(model, mixtral, monk
         seen.append((settings["replicas"], settings["rank_timeout"]))
         return Result(rows=())
 
-    monkeypatch.setattr("shardlint_rules.v0_validation.weights_differ.verify", verify)
+    monkeypatch.setattr("shardlint.weights.verify", verify)
     live = LiveTarget(model=model, checkpoint=mixtral)
     run(WeightsDiffer(), live)
     run(WeightsDiffer(), evolve(live, rank_timeout=7.0, replicas="full"))

@@ -42,11 +42,13 @@ class AnotherArchitecture(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         plan = facts.plan
         assert plan is not None
-        used = len({key for tensor in plan.tensors for key in tensor.sources})
         unexpected = [item.renamed for item in plan.leftovers if item.reason == "unexpected"]
-        missing = sum(tensor.status in ("missing", "error") for tensor in plan.tensors)
-        if plan.unread or not unexpected or not missing:
+        if plan.unread or not unexpected:
             return
+        missing = sum(tensor.status in ("missing", "error") for tensor in plan.tensors)
+        if not missing:
+            return
+        used = len({key for tensor in plan.tensors for key in tensor.sources})
         few = missing >= (1 - _FEW) * len(plan.tensors) and len(unexpected) >= (1 - _FEW) * (len(unexpected) + used)
         if few and not any(PrefixMismatch().check(facts)):
             yield self._finding(facts, plan, used, unexpected, Severity.ERROR)

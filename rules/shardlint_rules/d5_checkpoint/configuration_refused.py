@@ -43,7 +43,7 @@ class ConfigurationRefused(Rule):
         for problem in checkpoint.problems:
             if problem.file in COMPANIONS and problem.kind in _SAYINGS:
                 yield self._finding(problem)
-        if facts.model is None and _lacks_config(checkpoint):
+        if facts.model is None and facts.plan is None and _lacks_config(checkpoint):
             yield self.finding(
                 subject="config.json",
                 kind=SubjectKind.FILE,

@@ -52,13 +52,15 @@ class DtypeNarrowed(Rule):
         assert facts.plan is not None
         pairs: dict[tuple[tuple[str, ...], str], list[TensorPlan]] = defaultdict(list)
         for tensor in facts.plan.tensors:
-            if tensor.status == "loaded" and not any(name.lower().endswith(_CODES) for name in tensor.operations):
+            if tensor.status == "loaded":
                 pairs[tensor.stored_dtypes, tensor.dtype].append(tensor)
         for (dtypes, live), tensors in pairs.items():
             stored = max(dtypes, key=lambda name: _STORED_BITS.get(name, 0), default="")
             if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(live, 64):
                 continue
-            names = [tensor.name for tensor in tensors]
+            names = [tensor.name for tensor in tensors if not _decodes(tensor)]
+            if not names:
+                continue
             many = counted(len(names), "tensor is", "tensors are")
             yield self.finding(
                 subject=f"{stored}->{live}",
@@ -67,3 +69,8 @@ class DtypeNarrowed(Rule):
                 + f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
                 evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
             )
+
+
+def _decodes(tensor: TensorPlan) -> bool:
+    """Whether a conversion makes numbers of codes: then the stored dtype says nothing about precision."""
+    return any(name.lower().endswith(_CODES) for name in tensor.operations)

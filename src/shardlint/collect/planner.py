@@ -22,6 +22,8 @@ from .planning import LiveTensor, LoaderRules
 from .reading import gc_paused
 from .remarks import INTEGERS, integer_cast, numbering, odd_shapes
 
+_CODED = INTEGERS | {"F4"}
+"""Stored dtypes that are looked at one by one: integers cast into numbers, pairs whose shape in torch is another."""
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
 
 
@@ -169,9 +171,7 @@ class _Planner:
                 files=files[entry.file],
                 stored_dtypes=dtypes[entry.dtype],
             )
-            if loaded_shape(entry := found[name]) == tensor.shape
-            and entry.dtype not in INTEGERS
-            and name not in self.quantised
+            if (entry := found[name]).shape == tensor.shape and entry.dtype not in _CODED and name not in self.quantised
             else self._plain(name, tensor, entry)
             for name, tensor in live.items()
         ]

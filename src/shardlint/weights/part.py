@@ -31,8 +31,8 @@ GROUP_BYTES = 1 << 31
 PORTION_BYTES = 1 << 27
 
 _UNDECLARED = (
-    "no stored key arrives there, and some stored keys arrive nowhere; if they were loaded with a key_mapping or "
-    "another loader's renaming that the model does not record, declare it as checkpoint.renames"
+    "no stored tensor gives it, and some stored keys arrive nowhere; if they were loaded with a key_mapping or another "
+    "loader's renaming that the model does not record, declare it as checkpoint.renames"
 )
 
 
@@ -201,7 +201,7 @@ class Worker:
         if plan.unread:
             return f"no stored tensor gives it; {', '.join(plan.unread[:3])} could not be read"
         if any(item.reason == "unexpected" for item in plan.leftovers):
-            return f"no stored tensor gives it: {_UNDECLARED}"
+            return _UNDECLARED
         return "no stored tensor gives it"
 
     def _add_live(self, shard: Shard, expected: int, covered: int, **more: object) -> None:
