@@ -203,6 +203,20 @@ def test_pieces_that_cannot_be_read_are_no_pass(damage, tmp_path):
     assert not any(row.load_mismatches for row in result.rows)
 
 
+def test_values_that_do_not_lie_where_the_archive_says(tmp_path):
+    """The header in front of the values claims more bytes before them than the piece has."""
+    model = net()
+    path = whole_file(saved(model.state_dict(), tmp_path))
+    data = bytearray(path.read_bytes())
+    headers = [at for at in range(len(data)) if data[at : at + 4] == b"PK\x03\x04" and b"data/0" in data[at : at + 60]]
+    data[headers[0] + 28 : headers[0] + 30] = b"\xff\xff"
+    path.write_bytes(bytes(data))
+    result = verify(model, tmp_path)
+    (row,) = [row for row in result.of_kind(Kind.LIVE) if row.status is not Status.EXACT]
+    assert (result.verdict, result.errors, row.status) == (Verdict.FAIL, (), Status.INCOMPLETE)
+    assert "do not lie where the archive says" in row.reason
+
+
 def described(folder: Path, change: Any) -> Path:
     path = folder / ".metadata"
     metadata = pickle.loads(path.read_bytes())

@@ -171,6 +171,8 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
         raise ReadError(f"{path}: at byte {offset}: expected uncompressed, little-endian values")
     name_length, extra_length = struct.unpack("<HH", header[26:30])
     begin = offset + item.header_offset + 30 + name_length + extra_length
+    if header[:4] != b"PK\x03\x04" or begin + item.file_size > offset + length:
+        raise ReadError(f"{path}: at byte {offset}: no saved tensor: its values do not lie where the archive says")
     return _described(path, described, begin, item.file_size)
 
 
