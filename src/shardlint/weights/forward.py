@@ -7,6 +7,7 @@ cannot be followed without values is evaluated on values when its tensors are sm
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..collect.planning import Converted, LoaderRules, PlanUnknownError
 from ..collect.recorded import pristine
 from ..collect.staged import Behind, Road, behind, in_stored_keys, road_of
 from ..collect.transformers_rules import TransformersRules
-from ..collect.walk import walk
+from ..collect.walk import Walk, walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from .dcp import read_folder
 from .groups import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
@@ -148,7 +149,6 @@ class FollowedRules(TransformersRules):
         self._given = given
         self._cast = cast
         self._sources = sources
-        self._live_tensors: dict[str, Any] = {}
         self.regions: dict[str, SymbolicTensor] = {}
         self.statistics: dict[str, SymbolicTensor] = {}
         self.groups: dict[str, Group] = {}
@@ -207,18 +207,24 @@ class FollowedRules(TransformersRules):
         names = set(self.quantised())
         if not names:
             return {}
-        names |= {name for aliases, _ in statistics(walk(self._model)) for name in aliases}
+        names |= {name for aliases, _ in statistics(self._walked) for name in aliases}
         method = getattr(self._quantizer.quantization_config, "quant_method", "the quantiser")
         reason = f"{getattr(method, 'value', method)} quantised it while loading: no stored tensor holds these values"
         return dict.fromkeys(names, reason)
 
     def repacked(self) -> dict[str, str]:
         """Tensors that may be in the order of a kernel, with the reason."""
-        return repacked(walk(self._model))
+        return repacked(self._walked)
+
+    @functools.cached_property
+    def _walked(self) -> Walk:
+        return walk(self._model)
+
+    @functools.cached_property
+    def _live_tensors(self) -> Mapping[str, Any]:
+        return {alias: item.tensor for item in self._walked.tensors for alias in item.names}
 
     def _live_parameter(self, name: str) -> Any:
-        if not self._live_tensors:
-            self._live_tensors = {alias: item.tensor for item in walk(self._model).tensors for alias in item.names}
         return self._live_tensors.get(name)
 
     def _as_stored(self, name: str, key: str) -> Converted:

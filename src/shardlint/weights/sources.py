@@ -12,8 +12,9 @@ from types import TracebackType
 import torch
 from attrs import frozen
 
+from ..collect.planner import loaded_shape
 from ..facts import CheckpointFacts, EntryFacts
-from .bits import dtype_name, torch_dtype
+from .bits import torch_dtype
 
 _SIX_BITS = ("F6_E2M3", "F6_E3M2")
 
@@ -101,12 +102,11 @@ def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Source
         return f"the installed torch has no dtype for {entry.dtype}"
     if dtype.is_complex:
         return f"complex dtypes ({entry.dtype}) are not compared"
-    shape = entry.shape
-    if dtype_name(dtype) == "float4_e2m1fn_x2":
-        if not shape or shape[-1] % 2:
-            return f"F4 with an odd last dimension, shape {list(shape)}"
-        shape = (*shape[:-1], shape[-1] // 2)
-    return Source(key=entry.key, shape=shape, dtype=dtype, path=folder / entry.file, begin=start + entry.begin)
+    if entry.dtype == "F4" and (not entry.shape or entry.shape[-1] % 2):
+        return f"F4 with an odd last dimension, shape {list(entry.shape)}"
+    return Source(
+        key=entry.key, shape=loaded_shape(entry), dtype=dtype, path=folder / entry.file, begin=start + entry.begin
+    )
 
 
 def data_start(path: Path) -> int:
