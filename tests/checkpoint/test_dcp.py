@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from plan.shrink import quiet
+from checkpoint.dcp_folders import saved, stepped
 from plan.tiny import llama
 from shardlint import Report, lint
 from shardlint.collect.chunks import Budget, Chunk, chunk_faults
@@ -32,20 +31,6 @@ def net() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     model.register_parameter("scale", nn.Parameter(torch.ones(())))
     return model
-
-
-def stepped(model: nn.Module) -> dict[str, Any]:
-    optimizer = torch.optim.AdamW(model.parameters())
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return optimizer.state_dict()
-
-
-def saved(values: dict[str, Any], folder: Path) -> Path:
-    with quiet():
-        dcp.save(values, checkpoint_id=folder, no_dist=True)
-    return folder
 
 
 def edited(folder: Path, change: Callable[[Any], None]) -> Path:

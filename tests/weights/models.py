@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from plan.shrink import quiet
+from shardlint.weights import Kind, verify
+from shardlint.weights.bits import bits_of
 
 
 def mixtral_config(**changes: Any) -> Any:
@@ -49,3 +51,13 @@ def saved(folder: Path, config: Any, kind: Any, *, dtype: torch.dtype = torch.fl
 def loaded(folder: Path, kind: Any, **settings: Any) -> Any:
     with quiet():
         return kind.from_pretrained(folder, **settings)
+
+
+def assert_bit_found(model: Any, folder: Path, tensor: torch.Tensor, index: tuple[int, ...], name: str) -> None:
+    """One bit of a live tensor that is kept as stored, flipped and put back, is found under its name at that index."""
+    bits_of(tensor)[index] ^= 1
+    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    assert (row.name, row.load_mismatches) == (name, 1)
+    assert row.first
+    assert (row.first.live_index, row.first.checkpoint_index) == (index, index)
+    bits_of(tensor)[index] ^= 1

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from plan.shrink import quiet
+from checkpoint.dcp_folders import saved, stepped
 from plan.tiny import llama
 from shardlint.collect.checkpoint import collect_checkpoint
 from shardlint.collect.model import model_facts
@@ -44,20 +43,6 @@ def net() -> nn.Module:
     model.register_parameter("scale", nn.Parameter(torch.tensor(0.5)))
     model.register_buffer("nothing", torch.zeros(0, 3))
     return model
-
-
-def stepped(model: nn.Module) -> dict[str, Any]:
-    optimizer = torch.optim.AdamW(model.parameters())
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return optimizer.state_dict()
-
-
-def saved(values: dict[str, Any], folder: Path) -> Path:
-    with quiet():
-        dcp.save(values, checkpoint_id=folder, no_dist=True)
-    return folder
 
 
 def boxes(shape: tuple[int, ...], counts: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

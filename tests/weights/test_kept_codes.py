@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import shardlint
 from shardlint.weights import Kind, Status, Verdict, faults, verify
-from shardlint.weights.bits import bits_of
-from weights.models import loaded, saved, tiny_llama
+from weights.models import assert_bit_found, loaded, saved, tiny_llama
 
 LAYER = "model.layers.1.self_attn.q_proj"
 
@@ -75,12 +74,7 @@ def test_codes_that_are_kept_are_compared_as_stored(method, tmp_path):
     assert all(row.checked == row.expected for row in result.rows)
     for name, tensor in model.get_submodule(LAYER).named_buffers():
         index = tuple(size - 1 for size in tensor.shape)
-        bits_of(tensor)[index] ^= 1
-        (row,) = (row for row in verify(model, tmp_path).of_kind(Kind.LIVE) if row.load_mismatches)
-        assert (row.name, row.load_mismatches) == (f"{LAYER}.{name}", 1)
-        assert row.first
-        assert (row.first.live_index, row.first.checkpoint_index) == (index, index)
-        bits_of(tensor)[index] ^= 1
+        assert_bit_found(model, tmp_path, tensor, index, f"{LAYER}.{name}")
 
 
 def test_codes_in_the_order_of_a_kernel_are_refused_by_name(tmp_path):
@@ -187,12 +181,7 @@ def test_statistics_beside_a_weight_are_compared(four_bits):
     assert set(beside) < {row.name for row in result.of_kind(Kind.LIVE)}
     assert all(row.checked == row.expected for row in result.rows)
     for tensor, index, name in ((weight.data, (7, 0), "weight"), (weight.quant_state.absmax, (3,), "weight.absmax")):
-        bits_of(tensor)[index] ^= 1
-        (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
-        assert (row.name, row.load_mismatches) == (f"{LAYER}.{name}", 1)
-        assert row.first
-        assert (row.first.live_index, row.first.checkpoint_index) == (index, index)
-        bits_of(tensor)[index] ^= 1
+        assert_bit_found(model, folder, tensor, index, f"{LAYER}.{name}")
 
 
 def test_values_made_while_loading_are_refused_by_name(four_bits):
