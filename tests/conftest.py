@@ -1,4 +1,4 @@
-"""What every test wants: modules that a test wrote into its own folder are forgotten when it ends."""
+"""What every test wants: written modules are forgotten when it ends, and a job of one rank for who asks for it."""
 
 import sys
 
@@ -12,3 +12,13 @@ def _forget_modules_of_temporary_folders(tmp_path_factory):
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(base):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    """A process group of one rank, for models sharded by FSDP2."""
+    import torch.distributed as dist  # most tests do without torch
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

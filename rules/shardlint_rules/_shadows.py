@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts
+from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import TensorFacts
-from shardlint.ties import wanted_pairs
 
 _POSITIONS = re.compile(r"pos|wpe")
 """In the names of embeddings of positions, which stand beside that of tokens and may have as many rows."""

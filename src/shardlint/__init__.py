@@ -12,9 +12,8 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .api import lint, lint_facts, snapshot
-    from .collect.watch import WriteReport, WriteWatch, watch_writes
+    from .collect.write_watch import WriteReport, WriteWatch, watch_writes
     from .facts import Facts, FrozenDict, Section
-    from .live import LiveTarget, Target
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
     from .rule import (
@@ -29,13 +28,14 @@ if TYPE_CHECKING:
         SubjectKind,
         Unfinished,
     )
+    from .target import LiveTarget, Target
     from .tracing import trace
 
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
-    "collect.watch": ("WriteReport", "WriteWatch", "watch_writes"),
+    "collect.write_watch": ("WriteReport", "WriteWatch", "watch_writes"),
     "facts": ("Facts", "FrozenDict", "Section"),
-    "live": ("LiveTarget", "Target"),
+    "target": ("LiveTarget", "Target"),
     "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
     "report.model": ("LintError", "Report", "Verdict"),
     "rule": (
@@ -53,7 +53,7 @@ _NAMES_OF = {
     "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("boxes", "contract", "coverage", "facts", "names", "provenance", "testing", "tracing")
+_SUBMODULES = ("boxes", "contract", "facts", "names", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",

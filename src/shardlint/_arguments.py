@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .facts import Facts
-from .live import Target
+from .target import Target
 
 
 def check_target(target: Target) -> None:

@@ -17,20 +17,20 @@ from attrs import frozen
 
 from ._arguments import check_config, check_facts, check_target, check_timeout, levels, texts
 from ._version import __version__
-from .assembly import collection_findings, coverage_of, metadata_of
+from .engine.runner import SelectedRule, evaluate, sort_findings
+from .engine.suppressions import Suppressed, apply_suppressions
 from .facts import Facts, Section
-from .jobs import DEFAULT_TIMEOUT, lint_in_job
-from .live import LiveTarget, Target
+from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
+from .report.from_facts import collection_findings, coverage_of, metadata_of
 from .report.model import Report, untrusted, verdict_of
 from .rule import Cost, Severity
-from .runner import SelectedRule, evaluate, sort_findings
-from .suppress import Suppressed, apply_suppressions
+from .target import LiveTarget, Target
 
 if TYPE_CHECKING:
     from .config import Settings
     from .contract import Contract, DataPipeline
+    from .engine.selection import Layer, Selection
     from .plugins.registry import Registry
-    from .selection import Layer, Selection
 
 
 @frozen(kw_only=True)
@@ -70,7 +70,7 @@ class Session:
 
     def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
-        from .collect.reading import gc_paused
+        from .introspect.attributes import gc_paused
 
         started = time.perf_counter()
         with gc_paused():
@@ -126,7 +126,7 @@ def open_session(
     `ConfigError` for options that a rule does not take.
     """
     from .config import rule_options
-    from .selection import select_from
+    from .engine.selection import select_from
 
     registry = load_registry(settings) if registry is None else registry
     selection = select_from(registry, (*settings.layers, *layers))
@@ -192,8 +192,8 @@ def lint(
     to judge: that is a `TargetError`.
 
     In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
-    waits `rank_timeout` seconds for the others, and then raises `shardlint.jobs.RanksError` naming those that failed or
-    did not come. With 0 this rank lints for itself.
+    waits `rank_timeout` seconds for the others, and then raises `shardlint.ranks.job.RanksError` naming those that
+    failed or did not come. With 0 this rank lints for itself.
 
     Raises `TypeError` for arguments of the wrong kind, `ConfigError` and `SelectionError` for settings and selectors
     that cannot be followed.
@@ -274,7 +274,7 @@ def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: An
     else:
         target = Target(model=model, **more)
     if target.model is None and target.checkpoint is None:
-        from .collect.targets import TargetError
+        from .target import TargetError
 
         raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
     check_target(target)
@@ -284,7 +284,7 @@ def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: An
 def _argument_layer(
     select: Iterable[str], extend_select: Iterable[str], ignore: Iterable[str], severity: Mapping[str, str] | None
 ) -> Layer:
-    from .selection import flag_layer
+    from .engine.selection import flag_layer
 
     return flag_layer(
         texts("select", select),

@@ -15,7 +15,7 @@ from attrs import field, frozen
 from .facts import Facts, FrozenDict, Section
 
 if TYPE_CHECKING:
-    from .live import LiveTarget
+    from .target import LiveTarget
 
 CODE_PATTERN = re.compile(r"(?:[DV][0-9]{3}|[A-Z]{2,8}[0-9]{3})\Z")
 GATE_PATTERN = re.compile(r"(?:ALL|[A-Z]{1,8}[0-9]{0,3})\Z")

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import shardlint
+from shardlint.engine.selection import SelectionError
 from shardlint.integrations.pytest import assert_clean
-from shardlint.selection import SelectionError
 
 
 def model():

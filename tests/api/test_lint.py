@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 import shardlint
 from shardlint.config import ConfigError, Settings
 from shardlint.contract import Contract, Probe
-from shardlint.selection import SelectionError
+from shardlint.engine.selection import SelectionError
 
 
 class Block(torch.nn.Module):
@@ -164,7 +164,7 @@ def test_the_package_exports_what_it_says_and_imports_no_torch():
         "import sys, shardlint\n"
         "missing = [name for name in shardlint.__all__ if not hasattr(shardlint, name)]\n"
         "assert set(shardlint.__all__) <= set(dir(shardlint))\n"
-        "shardlint.facts, shardlint.names, shardlint.contract, shardlint.coverage\n"
+        "shardlint.facts, shardlint.names, shardlint.contract, shardlint.testing\n"
         "print(missing, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

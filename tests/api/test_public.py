@@ -13,7 +13,7 @@ PUBLIC = (
     "shardlint.boxes",
     "shardlint.collect.sharding",
     "shardlint.contract",
-    "shardlint.coverage",
+    "shardlint.analysis.coverage",
     "shardlint.facts",
     "shardlint.integrations.loop",
     "shardlint.integrations.pytest",

@@ -114,10 +114,10 @@ def plan_deepseek(folder: Path) -> dict[str, Any]:
     import torch  # noqa: F401 - imports are not what is measured
     import transformers.models.deepseek_v3.modeling_deepseek_v3  # noqa: F401
 
-    from shardlint.collect.checkpoint import collect_checkpoint
-    from shardlint.collect.plan import collect_plan
+    from shardlint.checkpoint.folder import collect_checkpoint
+    from shardlint.engine.runner import SelectedRule, evaluate
     from shardlint.facts import Facts
-    from shardlint.runner import SelectedRule, evaluate
+    from shardlint.loading.plan import collect_plan
     from shardlint_rules.pack import shardlint_rules
 
     rules = [SelectedRule(rule=rule()) for rule in shardlint_rules() if rule.phase.value == "D5"]
@@ -141,12 +141,12 @@ def plan_deepseek(folder: Path) -> dict[str, Any]:
 
 def plan_many(folder: Path) -> dict[str, Any]:
     """Plan by identity into live names, all D5 rules; the best of three for each part."""
-    from shardlint.collect.checkpoint import collect_checkpoint
-    from shardlint.collect.identity_rules import IdentityRules
-    from shardlint.collect.planner import LiveModel, make_plan
-    from shardlint.collect.planning import LiveTensor
+    from shardlint.checkpoint.folder import collect_checkpoint
+    from shardlint.engine.runner import SelectedRule, evaluate
     from shardlint.facts import Facts
-    from shardlint.runner import SelectedRule, evaluate
+    from shardlint.loading.identity_loader import IdentityRules
+    from shardlint.loading.loader import LiveTensor
+    from shardlint.loading.planner import LiveModel, make_plan
     from shardlint_rules.pack import shardlint_rules
 
     rules = [SelectedRule(rule=rule()) for rule in shardlint_rules() if rule.phase.value == "D5"]

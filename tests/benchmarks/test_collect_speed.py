@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from shardlint.collect.model import model_facts
-from shardlint.collect.reading import gc_paused
-from shardlint.collect.walk import walk
+from shardlint.introspect.attributes import gc_paused
+from shardlint.introspect.walk import walk
 
 PARAMETERS = 50_000
 BLOCK = 100

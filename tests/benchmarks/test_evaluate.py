@@ -9,9 +9,9 @@ import pytest
 from attrs import evolve
 
 from shardlint import Severity
+from shardlint.engine.runner import SelectedRule, evaluate
 from shardlint.facts import Facts, FrozenDict, LoadFacts, thaw
 from shardlint.facts.codec import decode_facts, encode_facts
-from shardlint.runner import SelectedRule, evaluate
 from shardlint.testing import checkpoint_for, declaration, index_for, model, tensor
 from shardlint_rules.pack import shardlint_rules
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from packs.samples import sample_facts, tensor
 from shardlint import Facts
 from shardlint.facts.codec import decode_facts, encode_facts
+from support.packs import sample_facts, tensor
 
 SMALL, LARGE = 12_500, 100_000
 REPEATS = 3

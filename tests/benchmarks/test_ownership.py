@@ -11,11 +11,11 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardlint.collect.exchange import Place
-from shardlint.collect.ranks import compare_ranks
 from shardlint.collect.sharding import sharding_facts
-from shardlint.collect.walk import walk
 from shardlint.facts import Facts
+from shardlint.introspect.walk import walk
+from shardlint.ranks.compare import compare_ranks
+from shardlint.ranks.store import Place
 from shardlint.testing import base_snapshot
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]

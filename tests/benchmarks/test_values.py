@@ -8,8 +8,8 @@ from torch import nn
 
 from shardlint.collect.sharding import ownership_book
 from shardlint.collect.values import values_facts
-from shardlint.collect.walk import walk
 from shardlint.facts import Facts
+from shardlint.introspect.walk import walk
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
 

@@ -21,10 +21,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from shardlint.weights.bits import bits_of
-from shardlint.weights.engine import Options, compare
-from shardlint.weights.memory import LiveTensor
-from weights.support import leaf, pieces_of, write
+from shardlint.weights.compare.bits import bits_of
+from shardlint.weights.compare.live_tensor import LiveTensor
+from shardlint.weights.compare.threads import Options, compare
+from support.leaves import leaf, pieces_of, write
 
 pytestmark = pytest.mark.benchmark
 MEGABYTES = int(os.environ.get("SHARDLINT_BENCH_MB", "512"))
@@ -153,7 +153,7 @@ import sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from safetensors.torch import load_file
-from weights.support import leaf, pieces_of, read
+from support.leaves import leaf, pieces_of, read
 from shardlint.weights.engine import Options, compare
 from shardlint.weights.memory import LiveTensor
 

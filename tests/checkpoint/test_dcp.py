@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from checkpoint.dcp_folders import saved, stepped
-from plan.tiny import llama
 from shardlint import Report, lint
-from shardlint.collect.chunks import Budget, Chunk, chunk_faults
-from shardlint.collect.dcp import read_dcp
-from shardlint.collect.dcp_metadata import METADATA
+from shardlint.checkpoint.chunks import Budget, Chunk, chunk_faults
+from shardlint.checkpoint.dcp import read_dcp
+from shardlint.checkpoint.dcp_metadata import METADATA
 from shardlint.config import Settings
+from support.dcp_folders import saved, stepped
+from support.tiny import llama
 
 
 def net() -> nn.Module:

@@ -12,15 +12,15 @@ from attrs import evolve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint.helpers import header
-from shardlint.collect.checkpoint import CheckpointError, collect_checkpoint
-from shardlint.collect.identity_rules import IdentityRules
-from shardlint.collect.planner import LiveModel, make_plan
-from shardlint.collect.planning import LiveTensor
+from shardlint.checkpoint.folder import CheckpointError, collect_checkpoint
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import CheckpointFacts, Facts
 from shardlint.facts.codec import decode_facts, encode_facts
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.loading.identity_loader import IdentityRules
+from shardlint.loading.loader import LiveTensor
+from shardlint.loading.planner import LiveModel, make_plan
 from shardlint_rules.pack import shardlint_rules
+from support.safetensors_files import header
 
 MUTATIONS = 10_000
 SEED = 20261130

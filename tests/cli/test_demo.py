@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardlint import demo
+from shardlint.cli import demo
 from shardlint.cli.main import main
 from shardlint.report import Report, Verdict
 

@@ -8,8 +8,8 @@ from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM
 
 from shardlint import Section, Target
+from shardlint.checkpoint import folder as checkpoint_module
 from shardlint.collect import Collector, TargetError, collect, collect_resolved, resolve
-from shardlint.collect import checkpoint as checkpoint_module
 from shardlint.facts import ContractFacts, DataFacts
 from shardlint.facts.codec import decode_facts, encode_facts
 

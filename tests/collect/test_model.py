@@ -16,10 +16,10 @@ from transformers import (
 )
 
 from shardlint.collect.model import config_of, model_facts
-from shardlint.collect.walk import walk
 from shardlint.facts import EMPTY
 from shardlint.facts.codec import decode_facts, encode_facts
 from shardlint.facts.snapshot import Facts
+from shardlint.introspect.walk import walk
 
 TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shardlint.collect.model import model_facts
-from shardlint.collect.walk import walk
+from shardlint.introspect.walk import walk
 
 
 class Packed(torch.Tensor):

@@ -5,8 +5,8 @@ from attrs import frozen
 
 from shardlint import Phase, Rule, Severity
 from shardlint.config import ConfigError, load_settings, rule_options
+from shardlint.engine.selection import select_rules
 from shardlint.plugins.registry import RegisteredRule
-from shardlint.selection import select_rules
 
 
 @frozen(kw_only=True)

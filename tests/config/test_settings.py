@@ -17,7 +17,7 @@ from shardlint.config import (
 )
 from shardlint.config.nodes import MAX_BYTES
 from shardlint.config.schema import SETTINGS, all_keys
-from shardlint.source import Source
+from shardlint.engine.source import Source
 
 
 @pytest.fixture(autouse=True)

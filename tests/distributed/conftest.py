@@ -1,8 +1,8 @@
 import pytest
 
 from distributed.jobs import run_ranks
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts.codec import decode_facts
-from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint_rules.pack import shardlint_rules
 
 RULES = [rule for rule in shardlint_rules() if rule.code.startswith("D3") or rule.code in ("D206", "D209", "D211")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weights.models import mixtral_config, saved
+from support.loaded_models import mixtral_config, saved
 
 WORKER = Path(__file__).with_name("weights_worker.py")
 

@@ -16,7 +16,8 @@ WORLD = 2
 BUILD = """
 import os, signal, time
 import torch
-from shardlint.weights import engine, sources
+from shardlint.weights.compare import threads
+from shardlint.weights.storage import stored_tensors
 
 rank = int(os.environ["RANK"])
 
@@ -27,11 +28,11 @@ def model(fault="none"):
     if rank == 1 and fault == "damaged":
         found.a.weight.data[1, 2] += 1
     if rank == 1 and fault == "killed":
-        engine.check_tile = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+        threads.check_tile = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
     if rank == 1 and fault == "unreadable":
         def broken(*_):
             raise PermissionError(13, "Permission denied", "model.safetensors")
-        sources.Files.read_into = broken
+        stored_tensors.Files.read_into = broken
     return found
 """
 

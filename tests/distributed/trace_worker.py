@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import shardlint
-from rules.models import bert, llama, mixtral, t5
+from support.models import bert, llama, mixtral, t5
 
 IDS = torch.arange(16).reshape(2, 8)
 TOKENS = {"input_ids": IDS, "labels": IDS}

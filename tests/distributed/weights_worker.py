@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from shardlint import weights
 from shardlint.weights import Kind, faults
-from shardlint.weights.bits import bits_of
+from shardlint.weights.compare.bits import bits_of
 
 SCENARIOS = {}
 
@@ -171,7 +171,7 @@ def packed_under_a_plain_shard(job):
 def one_rank_fails_while_it_reads(job):
     model = job.model()
     if job.rank == 1:
-        from shardlint.weights import sources
+        from shardlint.weights.storage import stored_tensors as sources
 
         def broken(*_):
             raise sources.ReadError("model.safetensors: ends at byte 7")
@@ -271,8 +271,8 @@ def loaded_with_tensor_parallelism(job):
     if job.world != 2:
         return {}
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from plan.shrink import quiet
-    from weights.models import saved
+    from support.loaded_models import saved
+    from support.shrink import quiet
     from weights.types import candidates
 
     found = {}

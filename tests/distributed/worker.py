@@ -24,9 +24,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from shardlint.collect.model import model_facts
 from shardlint.collect.sharding import sharding_facts
-from shardlint.collect.walk import walk
 from shardlint.facts import Environment, Facts, FrozenDict
 from shardlint.facts.codec import encode_facts
+from shardlint.introspect.walk import walk
 
 SCENARIOS = {}
 

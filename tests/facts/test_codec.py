@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from packs.samples import sample_facts, tensor
 from shardlint.facts import FACTS_VERSION, Facts, FrozenDict
 from shardlint.facts import codec as codec_module
 from shardlint.facts.codec import FactsError, decode_facts, encode_facts, facts_schema, facts_schema_text
+from support.packs import sample_facts, tensor
 
 
 def document(**changes: object) -> dict:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from packs.samples import ACME, install, sample_facts, tensor
 from shardlint.facts.codec import encode_facts
+from support.packs import ACME, install, sample_facts, tensor
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from packs.samples import sample_facts, tensor
 from shardlint import PackInfo, Rule
 from shardlint.facts.codec import encode_facts
 from shardlint.plugins.loading import HOOKS
+from support.packs import sample_facts, tensor
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "packs.md").read_text()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from packs.samples import BROKEN, forget, install, sample_facts
+from shardlint.engine.runner import evaluate, to_selected
 from shardlint.plugins import discovery
 from shardlint.plugins.manager import NoPacksError, PackUsageError, load_packs
 from shardlint.plugins.registry import PackState, PackStatus, Registry
-from shardlint.runner import evaluate, to_selected
+from support.packs import BROKEN, forget, install, sample_facts
 
 
 def pack(registry: Registry, name: str) -> PackStatus:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from packs.samples import BROKEN, install, sample_facts
 from shardlint import Finding
+from shardlint.engine.runner import Evaluation, Status, evaluate, to_selected
 from shardlint.plugins.manager import load_packs
 from shardlint.plugins.registry import PackState, Registry
 from shardlint.report.model import Verdict, untrusted, verdict_of
-from shardlint.runner import Evaluation, Status, evaluate, to_selected
+from support.packs import BROKEN, install, sample_facts
 
 FAILS_TO_LOAD = {
     "bad_collector": r"a collector needs a name, a section \(one of .*\) and a method collect\(\)",
@@ -59,7 +59,7 @@ FOUND_BEFORE_THE_CRASH = {"rule_raises": 1, "rule_yields_rubbish": 1, "rule_neve
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardlint.runner.FINDING_LIMIT", 50)
+    monkeypatch.setattr("shardlint.engine.runner.FINDING_LIMIT", 50)
 
 
 def run(registry: Registry) -> Evaluation:

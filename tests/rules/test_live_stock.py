@@ -7,9 +7,9 @@ import torch
 
 from shardlint import Severity
 from shardlint.collect.model import model_facts
-from shardlint.collect.walk import walk
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import Facts
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.introspect.walk import walk
 from shardlint_rules.pack import shardlint_rules
 
 SAMPLE = 72

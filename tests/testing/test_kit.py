@@ -9,8 +9,8 @@ import pytest
 from attrs import evolve
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.engine.runner import Status
 from shardlint.facts.codec import decode_facts, encode_facts
-from shardlint.runner import Status
 from shardlint.testing import (
     BASES,
     CaseError,

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rules.models import llama
 from shardlint import LintError
 from shardlint.contract import Contract, DataSemantics
+from support.models import llama
 
 PAGE = Path(__file__).parents[2] / "docs" / "trace.md"
 

@@ -11,10 +11,10 @@ from torch.utils import checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 import shardlint
-from rules.models import llama, mixtral
-from shardlint.collect.walk import walk
 from shardlint.facts.codec import decode_facts, encode_facts
+from shardlint.introspect.walk import walk
 from shardlint.tracing import TraceError, units
+from support.models import llama, mixtral
 
 IDS = torch.arange(16).reshape(2, 8)
 TOKENS = {"input_ids": IDS, "labels": IDS}

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import shardlint
-from plan.shrink import quiet
 from shardlint.weights import Kind, Status, Verdict, faults, verify
-from shardlint.weights.bits import bits_of
-from weights.models import loaded, saved, tiny_llama
+from shardlint.weights.compare.bits import bits_of
+from support.loaded_models import loaded, saved, tiny_llama
+from support.shrink import quiet
 
 pytest.importorskip("bitsandbytes")
 pytest.importorskip("accelerate")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults
-from shardlint.weights.bits import bits_of
 from shardlint.weights.checkpoints import slabs
-from shardlint.weights.dcp import read_folder
-from shardlint.weights.reader import Reader
-from shardlint.weights.sources import Files, ReadError
-from shardlint.weights.symbolic import SymbolicTensor
-from weights.models import loaded, mixtral_config, saved
+from shardlint.weights.compare.bits import bits_of
+from shardlint.weights.storage.dcp import read_folder
+from shardlint.weights.storage.reader import Reader
+from shardlint.weights.storage.stored_tensors import Files, ReadError
+from shardlint.weights.symbolic.tensor import SymbolicTensor
+from support.loaded_models import loaded, mixtral_config, saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

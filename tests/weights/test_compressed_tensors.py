@@ -13,16 +13,18 @@ import torch._dynamo
 from safetensors.torch import load_file, save_file
 
 import shardlint
-from plan.shrink import quiet
-from shardlint.collect.checkpoint import collect_checkpoint
+from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
-from shardlint.collect.walk import walk
-from shardlint.weights import Kind, Status, Verdict, faults, groups, part, verify
-from shardlint.weights.bits import bits_of
-from shardlint.weights.engine import Options
+from shardlint.introspect.walk import walk
+from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import conversions as groups
+from shardlint.weights import rank_part as part
+from shardlint.weights.compare.bits import bits_of
+from shardlint.weights.compare.threads import Options
 from shardlint.weights.forward import forward
 from shardlint.weights.shards import Shard
-from weights.models import assert_bit_found, loaded, mixtral_config, saved, tiny_llama
+from support.loaded_models import assert_bit_found, loaded, mixtral_config, saved, tiny_llama
+from support.shrink import quiet
 
 pytest.importorskip("compressed_tensors")
 pytest.importorskip("accelerate")

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardlint.weights import volume
 from shardlint.weights.coverage import SourceCoverage, live_volume
-from shardlint.weights.symbolic import SymbolicTensor
-from shardlint.weights.volume import canonical, joined, lattice_volume, union_volume
+from shardlint.weights.symbolic import volume
+from shardlint.weights.symbolic.tensor import SymbolicTensor
+from shardlint.weights.symbolic.volume import canonical, joined, lattice_volume, union_volume
 
 
 @st.composite

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults, verify
-from shardlint.weights.bits import bits_of
+from shardlint.weights.compare.bits import bits_of
 
 SHAPE = (8, 16)
 BITS = {

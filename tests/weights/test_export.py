@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plan.shrink import quiet
 from shardlint import LiveTarget, Severity
-from shardlint.collect.checkpoint import collect_checkpoint
+from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
-from shardlint.collect.walk import walk
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.engine.runner import SelectedRule, Status, evaluate
+from shardlint.introspect.walk import walk
 from shardlint.weights import ExportUnknownError, Verdict, check_export, verify
 from shardlint_rules.v0_validation.export_differs import ExportDiffers
-from weights.models import loaded, mixtral_config, saved
+from support.loaded_models import loaded, mixtral_config, saved
+from support.shrink import quiet
 
 
 def gpt_oss():
@@ -286,7 +286,7 @@ def patterns_of(model):
 
 
 def test_the_model_is_not_touched(llama, tmp_path):
-    from shardlint.collect.plan import collect_plan
+    from shardlint.loading.plan import collect_plan
 
     folder = rewritten(llama, tmp_path, lambda tensors: {f"x.{key}.y": value for key, value in tensors.items()})
     model = loaded_llama(folder, key_mapping={r"^x\.(.+)\.y$": r"\1"})

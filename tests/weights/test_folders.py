@@ -12,13 +12,11 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from checkpoint.dcp_folders import saved, stepped
-from plan.tiny import llama
-from shardlint.collect.checkpoint import collect_checkpoint
+from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
-from shardlint.collect.plan import exclusions_of
-from shardlint.collect.walk import walk
 from shardlint.facts import ContractFacts
+from shardlint.introspect.walk import walk
+from shardlint.loading.plan import exclusions_of
 from shardlint.weights import (
     ExportUnknownError,
     Kind,
@@ -29,10 +27,12 @@ from shardlint.weights import (
     faults,
     verify,
 )
-from shardlint.weights.bits import bits_of
-from shardlint.weights.dcp import read_folder
+from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.forward import forward_of_folder
-from shardlint.weights.pieced import Pieced
+from shardlint.weights.storage.chunked_tensor import Pieced
+from shardlint.weights.storage.dcp import read_folder
+from support.dcp_folders import saved, stepped
+from support.tiny import llama
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import shardlint
 from shardlint.weights import Kind, Status, Verdict, faults, verify
-from weights.models import assert_bit_found, loaded, saved, tiny_llama
+from support.loaded_models import assert_bit_found, loaded, saved, tiny_llama
 
 LAYER = "model.layers.1.self_attn.q_proj"
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardlint.collect.recorded import run_stage
+from shardlint.loading.recorded_conversions import run_stage
 from shardlint.weights.export import _reverted
 from shardlint.weights.positions import origin_at, unravelled, wrong_position
-from shardlint.weights.symbolic import SymbolicTensor
+from shardlint.weights.symbolic.tensor import SymbolicTensor
 
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4).map(tuple)
 QUIET = settings(max_examples=150, deadline=None)

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plan.shrink import quiet
-from shardlint.weights import Kind, Status, Verdict, faults, groups, verify
-from shardlint.weights.bits import bits_of
-from weights.models import loaded, mixtral_config, saved
+from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import conversions as groups
+from shardlint.weights.compare.bits import bits_of
+from support.loaded_models import loaded, mixtral_config, saved
+from support.shrink import quiet
 
 pytest.importorskip("accelerate")
 BLOCK = 16

@@ -7,20 +7,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from plan.shrink import quiet
 from shardlint import Facts, LiveTarget
-from shardlint.collect.checkpoint import collect_checkpoint
-from shardlint.collect.load import load_facts
+from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
-from shardlint.collect.plan import collect_plan
-from shardlint.collect.recorded import pristine, signature
-from shardlint.collect.walk import walk
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.engine.runner import SelectedRule, Status, evaluate
+from shardlint.introspect.walk import walk
+from shardlint.loading.load_report import load_facts
+from shardlint.loading.plan import collect_plan
+from shardlint.loading.recorded_conversions import pristine, signature
 from shardlint.weights import ExportUnknownError, Kind, Verdict, check_export, faults, record_conversions, verify
-from shardlint.weights.bits import bits_of
+from shardlint.weights.compare.bits import bits_of
 from shardlint_rules.d5_checkpoint.conversion_ambiguous import ConversionAmbiguous
 from shardlint_rules.v0_validation.weights_differ import WeightsDiffer
-from weights.models import loaded, mixtral_config, saved
+from support.loaded_models import loaded, mixtral_config, saved
+from support.shrink import quiet
 from weights.test_export import llama, loaded_llama, rewritten  # noqa: F401 - a fixture
 
 

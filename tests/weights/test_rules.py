@@ -6,14 +6,14 @@ import pytest
 from attrs import evolve
 
 from shardlint import Facts, LiveTarget
+from shardlint.engine.runner import Evaluation, SelectedRule, Status, evaluate
 from shardlint.facts import ContractFacts
 from shardlint.report.model import untrusted
-from shardlint.runner import Evaluation, SelectedRule, Status, evaluate
 from shardlint.weights import Result
-from shardlint.weights.bits import bits_of
+from shardlint.weights.compare.bits import bits_of
 from shardlint_rules.v0_validation.replicas_differ import ReplicaOptions, ReplicasDiffer
 from shardlint_rules.v0_validation.weights_differ import WeightOptions, WeightsDiffer
-from weights.models import loaded, mixtral_config, saved
+from support.loaded_models import loaded, mixtral_config, saved
 
 
 @pytest.fixture(scope="module")

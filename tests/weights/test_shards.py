@@ -14,10 +14,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from shardlint.boxes import STRIDED, Placement, replay
-from shardlint.weights.blocks import Block
-from shardlint.weights.memory import Unreadable
+from shardlint.weights.compare.live_tensor import Unreadable
 from shardlint.weights.shards import ExternalShard, external_shard, localised, shards_of
-from shardlint.weights.symbolic import SymbolicTensor
+from shardlint.weights.symbolic.blocks import Block
+from shardlint.weights.symbolic.tensor import SymbolicTensor
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

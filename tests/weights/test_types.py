@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from plan.shrink import quiet
 from shardlint.weights import Difference, Kind, Verdict, check_export, faults, verify
-from shardlint.weights.bits import bits_of
-from shardlint.weights.diagnose import pattern, unravel
+from shardlint.weights.compare.bits import bits_of
+from shardlint.weights.compare.diagnose import pattern, unravel
+from support.shrink import quiet
 from weights.types import candidates
 
 SEED = 5

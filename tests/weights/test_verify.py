@@ -26,10 +26,10 @@ from shardlint.weights import (
     faults,
     verify,
 )
-from shardlint.weights.bits import bits_of
-from shardlint.weights.reports import as_text
+from shardlint.weights.compare.bits import bits_of
+from shardlint.weights.report_files import as_text
 from shardlint.weights.result import sorted_rows
-from weights.models import loaded, mixtral_config, saved
+from support.loaded_models import loaded, mixtral_config, saved
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +455,7 @@ def test_a_run_that_dies_leaves_no_verdict_of_an_earlier_one(model, mixtral, tmp
     def die(*_):
         raise Killed
 
-    monkeypatch.setattr("shardlint.weights.running.Worker", die)
+    monkeypatch.setattr("shardlint.weights.verification.Worker", die)
     with pytest.raises(Killed):
         verify(model, mixtral, reports=tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -472,13 +472,13 @@ def test_limits_that_make_no_sense_are_refused(model, mixtral):
 
 
 def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatch):
-    from shardlint.collect.checkpoint import collect_checkpoint
+    from shardlint.checkpoint.folder import collect_checkpoint
     from shardlint.collect.model import model_facts
-    from shardlint.collect.walk import walk
+    from shardlint.introspect.walk import walk
 
     checkpoint, facts = collect_checkpoint(mixtral), model_facts(walk(model))
-    monkeypatch.setattr("shardlint.weights.running.collect_checkpoint", None)
-    monkeypatch.setattr("shardlint.weights.running.collect_model_facts", None)
+    monkeypatch.setattr("shardlint.weights.verification.collect_checkpoint", None)
+    monkeypatch.setattr("shardlint.weights.verification.collect_model_facts", None)
     result = verify(model, mixtral, model_facts=facts, checkpoint_facts=checkpoint)
     assert result.verdict is Verdict.PASS
     broken = evolve(checkpoint, format="gguf")

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from plan import shrink
-from plan.shrink import model_class, quiet, small
+from support import shrink
+from support.shrink import model_class, quiet, small
 from weights.written import WRITTEN
 
 # Values for the fields of configurations that have them. They fit each other: 4 heads of 16, 8 experts in 2 groups.

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.coverage import retained_report
+from shardlint.analysis.coverage import retained_report
+from shardlint.analysis.keys import Candidates, matches_any, root_declaration
 from shardlint.facts import ContractFacts, ModelFacts
-from shardlint.keys import Candidates, matches_any, root_declaration
 from shardlint_rules._words import counted
 
 _LIBRARY = "transformers."

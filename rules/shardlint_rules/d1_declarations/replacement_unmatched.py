@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.keys import Candidates
+from shardlint.analysis.keys import Candidates
 
 
 class ReplacementUnmatched(Rule):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.ties import DeclaredTie, declared_ties, tie_wanted
 from shardlint.facts import ClassDeclaration, ModelFacts
-from shardlint.ties import DeclaredTie, declared_ties, tie_wanted
 
 _MAPPING_SINCE = 5  # Transformers reads {target: source} from this major version on, a list of targets before
 

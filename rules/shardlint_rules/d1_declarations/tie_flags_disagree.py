@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.coverage import retained_report
+from shardlint.analysis.coverage import retained_report
+from shardlint.analysis.keys import KeyResolver, identity_reason
+from shardlint.analysis.ties import declared_ties
 from shardlint.facts import ModelFacts
-from shardlint.keys import KeyResolver, identity_reason
-from shardlint.ties import declared_ties
 
 
 class TieFlagsDisagree(Rule):

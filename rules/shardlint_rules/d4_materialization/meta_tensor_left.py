@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.keys import matches_any
+from shardlint.analysis.keys import matches_any
 
 
 class MetaTensorLeft(Rule):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.origins import origins
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint.provenance import origins
 from shardlint_rules._words import counted
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.keys import KeyResolver
+from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import ModelFacts, TensorFacts
-from shardlint.keys import KeyResolver
-from shardlint.ties import wanted_pairs
 
 
 class TieNotReal(Rule):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.ties import declared_ties
 from shardlint.facts import ModelFacts, TensorFacts
-from shardlint.ties import declared_ties
 
 
 class AliasNotSaved(Rule):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.coverage import (
+from shardlint.analysis.coverage import (
     Coverage,
     SourceClass,
     TargetClass,
@@ -15,8 +15,8 @@ from shardlint.coverage import (
     retained_report,
     stored_coverage,
 )
+from shardlint.analysis.keys import Candidates
 from shardlint.facts import PlanFacts
-from shardlint.keys import Candidates
 from shardlint_rules._wording import spoken
 
 

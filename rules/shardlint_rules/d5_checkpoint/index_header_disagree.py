@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter, eq
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.keys import KeyResolver, identity_reason
 from shardlint.facts import CheckpointFacts
-from shardlint.keys import KeyResolver, identity_reason
 from shardlint_rules._wording import spoken
 
 

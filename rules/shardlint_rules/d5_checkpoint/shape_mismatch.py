@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.coverage import retained_report
+from shardlint.analysis.coverage import retained_report
+from shardlint.analysis.keys import KeyResolver, identity_reason, unread_files
 from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
-from shardlint.keys import KeyResolver, identity_reason, unread_files
 from shardlint_rules._words import counted
 
 Shape = tuple[int, ...]

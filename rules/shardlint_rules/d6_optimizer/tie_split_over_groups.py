@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts
-from shardlint.ties import wanted_pairs
 
 from ._held import optimizer_of, where
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.keys import Candidates
+from shardlint.analysis.keys import Candidates
 from shardlint_rules._words import counted
 
 

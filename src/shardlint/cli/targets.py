@@ -13,14 +13,14 @@ import click
 from attrs import evolve, frozen
 
 from .base import option
-from .session import stacked
+from .options import stacked
 
 if TYPE_CHECKING:
     from ..collect import Resolved
     from ..config import Settings
     from ..facts import Facts
-    from ..live import LiveTarget
     from ..plugins.registry import Registry
+    from ..target import LiveTarget
 
 target_options: Callable[[Any], Any] = stacked(
     click.argument("target", metavar="TARGET"),

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from attrs import evolve
 
 from ..facts import BuildFacts, Facts, FrozenDict, Section
-from ..live import Target
-from .assemble import Assembly
-from .targets import Resolved, TargetError, resolve
+from ..target import Target, TargetError
+from .collection import Assembly
+from .targets import Resolved, resolve
 
 if TYPE_CHECKING:
     from ..contract import Contract
-    from .walk import Walk
+    from ..introspect.walk import Walk
 
 __all__ = ["Collector", "Resolved", "TargetError", "collect", "collect_resolved", "resolve"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..facts import AdapterFacts
+from ..introspect.attributes import own, qualified, read
+from ..introspect.plain import printable
+from ..introspect.walk import Walk, WalkedModule, registry, text
 from ..names import natural_key
-from .plain import printable
-from .reading import own, qualified, read
-from .walk import Walk, WalkedModule, registry, text
 
 _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 

@@ -21,16 +21,16 @@ from ..facts import (
     ReplacementFacts,
     SharedStateFacts,
 )
+from ..introspect.importing import ImportProblem, import_object
+from ..introspect.plain import printable
+from ..introspect.type_globs import matches_type
 from ..names import glob_matches, natural_key
-from .importing import ImportProblem, import_object
+from ..target import TargetError
 from .invariants import evaluate_invariants
-from .matching import matches_type
 from .model import architectures_of
-from .plain import printable
-from .targets import TargetError
 
 if TYPE_CHECKING:
-    from .walk import Walk
+    from ..introspect.walk import Walk
 
 
 @frozen(kw_only=True)

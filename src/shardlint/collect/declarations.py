@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..facts import EMPTY, ClassDeclaration, FrozenDict, RebuildableBufferFacts
+from ..introspect.attributes import class_attribute, own, qualified, read
+from ..introspect.plain import printable
+from ..introspect.walk import Walk, joined, registry
 from ..names import natural_key
-from .plain import printable
-from .reading import class_attribute, own, qualified, read
-from .walk import Walk, joined, registry
 
 REBUILDABLE_SPECS = "_hp_rebuildable_buffer_specs"
 

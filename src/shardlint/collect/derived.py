@@ -16,10 +16,10 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import DerivedBuffer
+from ..introspect.attributes import own, read
+from ..introspect.walk import Walk, WalkedModule, joined, registry, text
 from .declarations import REBUILDABLE_SPECS, registry_set
 from .invariants import random_states_kept
-from .reading import own, read
-from .walk import Walk, WalkedModule, joined, registry, text
 
 LARGEST = 2**23  # elements of one buffer
 BUDGET = 2**26  # elements of all buffers

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..contract import LIFECYCLE_PHASES, Invariant
 from ..facts import EMPTY, ContractProblem, FrozenDict, InvariantOutcome
-from .importing import ImportProblem, import_object
-from .plain import plain, printable
+from ..introspect.importing import ImportProblem, import_object
+from ..introspect.plain import plain, printable
 
 _SHOWN = 200
 

@@ -8,11 +8,11 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import OwnershipFacts
+from ..introspect.attributes import read
+from ..introspect.versioned import UNKNOWN, first
+from ..introspect.walk import WalkedTensor
 from ..names import natural_key
-from .reading import read
 from .sharding import Book
-from .sharding.guarded import UNKNOWN, first
-from .walk import WalkedTensor
 
 
 @frozen(kw_only=True)

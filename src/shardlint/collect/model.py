@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
+from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
+from ..introspect.plain import plain_mapping, printable
+from ..introspect.type_globs import matches_type
+from ..introspect.walk import Walk, WalkedModule, registry
 from ..names import natural_key
 from .adapters import adapter_facts
 from .declarations import declarations, rebuildable_buffers
-from .matching import matches_type
+from .fast_build import opened, sealed
 from .offload import offload_reasons
-from .opened import opened, sealed
-from .plain import plain_mapping, printable
-from .reading import author_type, class_attribute, own, qualified, read, signature_text
 from .tensors import TensorReader
-from .walk import Walk, WalkedModule, registry
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .reading import read
+from ..introspect.attributes import read
+from ..introspect.walk import Walk
 from .sharding.fsdp2 import groups_of, state_of
-from .walk import Walk
 
 _ELSEWHERE = ("cpu", "disk", "meta")
 

@@ -18,13 +18,13 @@ from ..facts import (
     TensorLayout,
     TensorSpec,
 )
+from ..introspect.attributes import gc_paused, qualified, read
+from ..introspect.plain import plain, printable
+from ..introspect.versioned import UNKNOWN, first, ints
 from .live_tensors import LiveTensor, is_tensor, live_parameters
 from .optimizer_chain import MAIN_PAIRS, Leaf, groups_of, leaves, tensors_of
-from .plain import plain, printable
-from .reading import gc_paused, qualified, read
 from .sharding import Book
 from .sharding.dtensor import local_shape, mesh_of
-from .sharding.guarded import UNKNOWN, first, ints
 
 MAIN = ("main_param", "_main_param", "master_param", "fp32_param")
 MAIN_GRADIENT = ("main_grad", "_main_grad")

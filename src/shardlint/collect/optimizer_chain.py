@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from .reading import read
+from ..introspect.attributes import read
 
 _SEVERAL = ("chained_optimizers", "optimizers", "_optimizers")
 _INNER = ("optimizer", "_optimizer", "base_optimizer", "inner_optimizer")

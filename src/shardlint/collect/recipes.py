@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.keys import matches_any
 from ..boxes import PARTIAL, DimRanges, replay, shape_of
 from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer
-from ..keys import matches_any
+from ..introspect.attributes import read
+from ..introspect.importing import ImportProblem, import_object
+from ..introspect.plain import printable
+from ..introspect.walk import registry
 from .derived import BUDGET, LARGEST, difference, readable
-from .importing import ImportProblem, import_object
 from .invariants import random_states_kept
-from .plain import printable
-from .reading import read
 from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
-from .walk import registry
 
 if TYPE_CHECKING:
-    from .walk import Walk, WalkedTensor
+    from ..introspect.walk import Walk, WalkedTensor
 
 _Held = tuple[DimRanges, ...] | None
 _FAILED = "the contract's recipe failed (D102)"

@@ -17,9 +17,9 @@ from attrs import evolve, frozen
 
 from ..facts import BuildFacts, Facts
 from ..facts.codec import decode_facts
-from ..live import Target
-from .importing import ImportProblem, frame_of, import_object
-from .plain import printable
+from ..introspect.importing import ImportProblem, frame_of, import_object
+from ..introspect.plain import printable
+from ..target import Target, TargetError
 
 CHECKPOINT_SUFFIXES = (".safetensors",)
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
@@ -27,10 +27,6 @@ FORMS = (
     "expected package.module:callable, path/file.py:callable, a checkpoint folder or .safetensors file, "
     "a facts file (.json), or - for facts on standard input"
 )
-
-
-class TargetError(ValueError):
-    """A target that cannot be used: what was expected, what was found, what to do."""
 
 
 @frozen(kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
+from ..introspect.attributes import read
+from ..introspect.walk import WalkedTensor
 from ..names import natural_key
-from .opened import open_class
-from .reading import read
-from .walk import WalkedTensor
+from .fast_build import open_class
 
 
 class TensorReader:

@@ -11,12 +11,12 @@ from typing import Any
 from attrs import evolve
 
 from ..facts import Facts, SkippedTensor, TensorValues, ValuesFacts
-from .critical import critical_tensors
+from ..introspect.attributes import read
 from .derived import derived_buffers
 from .live_tensors import LiveTensor, live_buffers, live_parameters
-from .reading import read
+from .precision import critical_tensors
 from .sharding import Book
-from .watch import Planted, unwritten_elements, watch_of
+from .write_watch import Planted, unwritten_elements, watch_of
 
 _PLAIN = ("Tensor", "Parameter", "FlatParameter", "Buffer", "UninitializedBuffer")
 _DIGEST_LIMIT = 2**16  # bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..source import Source
+from ..engine.source import Source
 from .nodes import MAX_BYTES, Kind, Node, RefusedError, Text
 from .problems import ConfigProblem
 from .schema import SETTINGS

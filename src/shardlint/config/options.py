@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..engine.rule_options import RuleOptionsError
+from ..engine.rule_options import rule_options as build
+from ..engine.source import DEFAULT
 from ..names import did_you_mean
 from ..plugins.registry import RegisteredRule
 from ..rule import Rule
-from ..rule_options import RuleOptionsError
-from ..rule_options import rule_options as build
-from ..source import DEFAULT
 from .files import problem_at
 from .problems import ConfigError, ConfigProblem
 from .settings import Settings

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..suppress import check_rule
+from ..engine.suppressions import check_rule
 from .kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
 from .tables import Free, Key, ListOf, MapOf, Table
 

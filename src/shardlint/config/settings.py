@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from ..engine.selection import Item, Layer, SeverityItem, severity_from_user
+from ..engine.source import DEFAULT, Source
+from ..engine.suppressions import Suppression
 from ..facts import EMPTY, FrozenDict
 from ..rule import Severity
-from ..selection import Item, Layer, SeverityItem, severity_from_user
-from ..source import DEFAULT, Source
-from ..suppress import Suppression
 from .files import find_config, is_file, load_file, problem_at, shown
 from .merge import merge
 from .problems import ConfigError, ConfigProblem

@@ -6,8 +6,8 @@ import json
 from datetime import date
 from typing import Any
 
+from ..engine.source import DEFAULT, Source
 from ..names import printable
-from ..source import DEFAULT, Source
 from .files import shown
 from .schema import all_keys
 from .settings import Settings

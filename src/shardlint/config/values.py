@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from attrs import field, frozen
 
-from ..source import DEFAULT, Source
+from ..engine.source import DEFAULT, Source
 from .nodes import Entry, Node, Text
 from .problems import ConfigProblem
 

@@ -9,7 +9,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .model import REPORT_VERSION, LintError, Report, SuppressedFinding, Verdict
+from ..engine.suppressions import SuppressedFinding
+from .model import REPORT_VERSION, LintError, Report, Verdict
 from .options import ReportOptions
 
 if TYPE_CHECKING:

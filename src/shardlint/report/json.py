@@ -6,9 +6,9 @@ from typing import Any, TextIO
 
 import msgspec
 
+from ..engine.runner import Outcome, Status
 from ..facts import FrozenDict, thaw
 from ..rule import Finding, Phase, Severity, SubjectKind
-from ..runner import Outcome, Status
 from .model import Report, Verdict
 from .options import ReportOptions
 from .style import encodable

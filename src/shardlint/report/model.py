@@ -6,10 +6,11 @@ import enum
 
 from attrs import field, frozen
 
+from ..engine.runner import Outcome, Status
+from ..engine.suppressions import SuppressedFinding
 from ..facts import EMPTY, FrozenDict
 from ..names import counted
 from ..rule import Finding, Severity
-from ..runner import Outcome, Status
 
 REPORT_VERSION = 1
 
@@ -25,16 +26,6 @@ class Verdict(enum.Enum):
     def exit_status(self) -> int:
         """The exit status of the command."""
         return {"PASS": 0, "FAIL": 1, "BLOCKED": 2}[self.value]
-
-
-@frozen(kw_only=True)
-class SuppressedFinding:
-    """A finding that a suppression hides: its reason, and where the suppression stands (`file:line`)."""
-
-    finding: Finding
-    reason: str
-    source: str
-    expires: str | None = None
 
 
 @frozen(kw_only=True)

@@ -6,10 +6,10 @@ from collections import Counter
 
 import msgspec
 
+from ..engine.runner import Outcome, Status
 from ..facts import FrozenDict, Section
 from ..names import counted
 from ..rule import Severity
-from ..runner import Outcome, Status
 from .layout import wrap
 from .model import Report, Verdict
 from .options import ReportOptions

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TextIO
 
+from ..engine.runner import Outcome, Status
+from ..engine.suppressions import SuppressedFinding
 from ..facts import FrozenDict
 from ..names import counted, printable, ranges
 from ..rule import Finding
-from ..runner import Outcome, Status
 from .collapse import Group, groups
 from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
-from .model import Report, SuppressedFinding
+from .model import Report
 from .options import ReportOptions
 from .style import Style
 from .summary import last_line, unknown_coverage

@@ -10,7 +10,7 @@ A pack's whole test of its rules is a folder of YAML files and five lines of Pyt
         check_case(case, RULES)
 """
 
-from .bases import BASES, base_snapshot
+from .base_facts import BASES, base_snapshot
 from .builders import checkpoint_for, declaration, index_for, model, module, optimizer_for, tensor, values_for
 from .cases import Case, CaseError, Expected, case_facts, cases_by_rule, load_cases, load_folder
 from .edits import EditError, apply_edits

@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from ..facts import Facts, FrozenDict
 from ..rule import Severity
-from .bases import base_snapshot
+from .base_facts import base_snapshot
 from .edits import apply_edits
 
 KINDS = ("clean", "fail", "guard")

@@ -7,10 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
+from ..engine.runner import SelectedRule, Status, evaluate
 from ..facts import Facts
-from ..live import LiveTarget
 from ..rule import Finding, Rule
-from ..runner import SelectedRule, Status, evaluate
+from ..target import LiveTarget
 from .cases import Case, CaseError, Expected, case_facts
 
 

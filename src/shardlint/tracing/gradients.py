@@ -8,8 +8,8 @@ from typing import Any
 
 from attrs import define, field
 
-from ..collect.sharding.guarded import UNKNOWN, first, listed
 from ..facts import GradientFacts, PendingGather
+from ..introspect.versioned import UNKNOWN, first, listed
 from .units import LiveParameter, LiveUnit
 
 _GATHERS = ("_all_gather_result", "allgather_handle", "allgather_output", "all_gather_handle", "all_gather_output")

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..collect.sharding.guarded import UNKNOWN, first
+from ..introspect.versioned import UNKNOWN, first
 from .recorder import Recorder, graph_task
 from .units import LiveUnit, Tree
 

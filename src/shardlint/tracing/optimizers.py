@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..collect.sharding.guarded import UNKNOWN, first, listed
+from ..introspect.versioned import UNKNOWN, first, listed
 
 
 def watch_steps(optimizer: Any, tensors: set[int], before_step: Callable[[], None]) -> Callable[[], None]:

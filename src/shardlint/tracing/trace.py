@@ -5,18 +5,18 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from ..collect.walk import walk
 from ..contract import Contract
 from ..diagnostics import describe_error
 from ..facts import RuntimeFacts, TracedUnit
-from .checkpoints import watch_reentrant
+from ..introspect.walk import walk
+from .direct_uses import use_mode
 from .gradients import Looks
 from .hooks import HookSet
 from .optimizers import watch_steps
 from .recorder import Recorder
-from .state import STATE_LIMIT, StateLog, watch_declared
+from .reentrant import watch_reentrant
+from .shared_state import STATE_LIMIT, StateLog, watch_declared
 from .units import LiveUnit, Tree, find_units, parameters_of
-from .uses import use_mode
 
 
 class TraceError(RuntimeError):

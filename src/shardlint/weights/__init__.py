@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .grouping import Fault, faults
+from .compare.counts import Difference
+from .fault_groups import Fault, faults
 from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDifferError, WrongLayout
-from .tally import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
-    from .engine import Progress
+    from .compare.threads import Progress
     from .export import ExportFaults
     from .shards import ExternalShard, ExternalState
 
@@ -88,8 +88,8 @@ def verify(
     if replicas not in ("digest", "full"):
         raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
     _check(sample, rank_timeout)
-    from .engine import Options
-    from .running import Request, run
+    from .compare.threads import Options
+    from .verification import Request, run
 
     options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return run(
@@ -131,7 +131,7 @@ def compare_checkpoints(
     """
     _check(sample, rank_timeout)
     from .checkpoints import compare_checkpoints as compare
-    from .engine import Options
+    from .compare.threads import Options
 
     options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return compare(Path(checkpoint), Path(reference), options, rank_timeout, None if reports is None else Path(reports))
@@ -151,8 +151,8 @@ def compare_replicas(
     again and again whether to end early. Raises `ValueError` for bad arguments.
     """
     _check(1.0, rank_timeout)
-    from .engine import Options
-    from .running import run_replicas
+    from .compare.threads import Options
+    from .verification import run_replicas
 
     return run_replicas(model, Options(threads=threads, stop=stop), rank_timeout)
 
@@ -180,14 +180,14 @@ def check_export(
     The arguments are those of `verify`. Nothing is saved and no tensor is read. Raises `ExportUnknownError` when the
     load or the export cannot be followed.
     """
-    from ..collect.checkpoint import CheckpointError, collect_checkpoint
+    from ..checkpoint.folder import CheckpointError, collect_checkpoint
     from ..collect.model import model_facts as collect_model_facts
-    from ..collect.planning import PlanUnknownError
-    from ..collect.walk import walk
+    from ..introspect.walk import walk
+    from ..loading.loader import PlanUnknownError
     from .export import check_export as check
     from .export import grouped
-    from .running import exclusions_of
-    from .sources import ReadError
+    from .storage.stored_tensors import ReadError
+    from .verification import exclusions_of
 
     try:
         found = check(
@@ -210,7 +210,7 @@ def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable
     its own; either may be empty. They are Transformers' `WeightRenaming` and `WeightConverter`, or objects like them.
     The record is the attribute `_weight_conversion_stages`. Raises `TypeError` for anything else.
     """
-    from ..collect.recorded import record_conversions as record
+    from ..loading.recorded_conversions import record_conversions as record
 
     record(model, base=base, replacement=replacement)
 

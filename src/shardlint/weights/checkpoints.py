@@ -16,27 +16,27 @@ from typing import Any
 import msgspec
 from attrs import evolve, field, frozen
 
-from ..collect.checkpoint import collect_checkpoint
-from ..collect.meta_model import build_meta_model
+from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts
-from ..collect.planning import PlanUnknownError
-from ..collect.walk import walk
 from ..facts import CheckpointFacts
-from . import dcp
-from .compare import check_tile
+from ..introspect.walk import walk
+from ..loading.loader import PlanUnknownError
+from ..loading.meta_model import build_meta_model
+from ..ranks.exchange import Exchange, RankError
+from .compare.counts import Tally
+from .compare.live_tensor import LiveTensor
+from .compare.pieces import check_tile
+from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import SourceCoverage, live_volume
-from .engine import DETAILED_TILES, Compared, Counts, Options, chosen, drive
-from .exchange import Exchange, RankError
 from .forward import forward
-from .memory import LiveTensor
 from .merge import checkpoint_row, count_row, tallies, why_incomplete
-from .part import CountPart, RankPart, pieces_of
-from .reader import Reader
-from .reports import begun, failed_result, reported
+from .rank_part import CountPart, RankPart, pieces_of
+from .report_files import begun, failed_result, reported
 from .result import Kind, Result, Row, Status, sorted_rows
-from .sources import Files, Source, sources_of
-from .symbolic import SymbolicTensor
-from .tally import Tally
+from .storage import dcp
+from .storage.reader import Reader
+from .storage.stored_tensors import Files, Source, sources_of
+from .symbolic.tensor import SymbolicTensor
 
 SLAB_BYTES = 4 << 20
 PREFIXES = ("model.", "module.", "app.model.", "state_dict.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from .blocks import Block, restrict
-from .radix import extent, split_flat
-from .symbolic import Node
-from .volume import Lattice, canonical, joined, lattice_volume, run_and_outer, union_volume
+from .symbolic.blocks import Block, restrict
+from .symbolic.radix import extent, split_flat
+from .symbolic.tensor import Node
+from .symbolic.volume import Lattice, canonical, joined, lattice_volume, run_and_outer, union_volume
 
 # A lattice over a lazy node that falls into more runs than this is not followed into its inputs.
 MAX_NODE_RUNS = 4096

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
-from ..collect.live_names import from_model_facts, is_adapted, unwrapped
-from ..collect.plan import is_pretrained
-from ..collect.planner import Exclusions, LiveModel, make_plan
-from ..collect.planning import PlanUnknownError
-from ..collect.recorded import Made, recorded_list, recorded_stages
-from ..collect.staged import Road, behind, road_of, with_tensors
 from ..facts import CheckpointFacts, ModelFacts, TensorPlan
+from ..loading.live_names import from_model_facts, is_adapted, unwrapped
+from ..loading.loader import PlanUnknownError
+from ..loading.plan import is_pretrained
+from ..loading.planner import Exclusions, LiveModel, make_plan
+from ..loading.recorded_conversions import Made, recorded_list, recorded_stages
+from ..loading.stages import Road, behind, road_of, with_tensors
 from ..names import collapse_exactly, pattern_of
 from .forward import Forward, assembled, forward, rules_of, tensors_of
 from .positions import Origin, origin_at, unravelled, wrong_position
-from .radix import Untrackable
-from .symbolic import SymbolicTensor
+from .symbolic.radix import Untrackable
+from .symbolic.tensor import SymbolicTensor
 
 Tensors = Mapping[str, SymbolicTensor]
 _EXCUSED = ("missing-ignored", "missing-excluded")

@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
-from ..collect.identity_rules import IdentityRules
-from ..collect.live_names import from_model_facts, is_adapted, unwrapped
-from ..collect.plan import is_pretrained, live_quantizer, nested_plan
-from ..collect.planner import Exclusions, make_plan
-from ..collect.planning import Converted, LoaderRules, PlanUnknownError
-from ..collect.recorded import pristine
-from ..collect.staged import Behind, Road, behind, in_stored_keys, road_of
-from ..collect.transformers_rules import TransformersRules
-from ..collect.walk import Walk, walk
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
-from .dcp import read_folder
-from .groups import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
+from ..introspect.walk import Walk, walk
+from ..loading.identity_loader import IdentityRules
+from ..loading.live_names import from_model_facts, is_adapted, unwrapped
+from ..loading.loader import Converted, LoaderRules, PlanUnknownError
+from ..loading.plan import is_pretrained, live_quantizer, nested_plan
+from ..loading.planner import Exclusions, make_plan
+from ..loading.recorded_conversions import pristine
+from ..loading.stages import Behind, Road, behind, in_stored_keys, road_of
+from ..loading.transformers_loader import TransformersRules
+from .conversions import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
-from .radix import Untrackable
-from .sources import Source, SourceSet, sources_of
-from .symbolic import SymbolicTensor
+from .storage.dcp import read_folder
+from .storage.stored_tensors import Source, SourceSet, sources_of
+from .symbolic.radix import Untrackable
+from .symbolic.tensor import SymbolicTensor
 
 Values = dict[str, torch.Tensor]
 Given = Mapping[str, SymbolicTensor] | None

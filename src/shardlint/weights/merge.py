@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from attrs import evolve
 
 from ..facts import PlanFacts, TensorPlan
+from .compare.counts import Difference, Tally
+from .compare.diagnose import unravel
 from .coverage import SourceCoverage
-from .diagnose import unravel
 from .forward import Forward
-from .part import LivePart, RankPart
+from .rank_part import LivePart, RankPart
 from .result import RANK_FAILED, Kind, Result, Row, Status, WrongLayout, sorted_rows
-from .sources import Source
-from .tally import Difference, Tally
+from .storage.stored_tensors import Source
 
 INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ..collect.walk import Walk, WalkedModule, WalkedTensor, joined, registry
-from .bits import INTEGERS
-from .memory import Unreadable
+from ..introspect.walk import Walk, WalkedModule, WalkedTensor, joined, registry
+from .compare.bits import INTEGERS
+from .compare.live_tensor import Unreadable
 
 _KERNEL_LIBRARIES = ("gptqmodel", "auto_gptq", "awq", "autoawq")
 _CODES = ("qweight", "qzeros", "scales", "g_idx")

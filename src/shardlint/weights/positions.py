@@ -7,10 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
-from .blocks import Block
-from .diagnose import unravel
-from .radix import extent, row_major
-from .symbolic import Node, SymbolicTensor
+from .compare.diagnose import unravel
+from .symbolic.blocks import Block
+from .symbolic.radix import extent, row_major
+from .symbolic.tensor import Node, SymbolicTensor
 
 
 @frozen(kw_only=True)

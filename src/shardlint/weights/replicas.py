@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from attrs import field, frozen
 
-from .blocks import whole
-from .engine import Options, thread_count
-from .exchange import Exchange
-from .memory import LiveTensor
+from ..ranks.exchange import Exchange
+from .compare.live_tensor import LiveTensor
+from .compare.threads import Options, thread_count
+from .compare.tiles import Limits, cut, nest_of
 from .result import ReplicaGroup
 from .shards import Shard, is_empty, shard_key
-from .tiles import Limits, cut, nest_of
+from .symbolic.blocks import whole
 
 
 @frozen(kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from attrs import field, frozen
 
 from ..names import natural_key
-from .tally import Difference
+from .compare.counts import Difference
 
 RANK_FAILED = "not compared, because a rank failed"
 
@@ -157,7 +157,7 @@ class Result:
         """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""
         if self.verdict is Verdict.PASS:
             return
-        from .reports import as_text
+        from .report_files import as_text
 
         raise WeightsDifferError(self, as_text(self))
 

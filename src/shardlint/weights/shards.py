@@ -16,10 +16,10 @@ from attrs import frozen
 
 from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
 from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
-from ..collect.walk import WalkedTensor, walk
-from .memory import Unreadable
+from ..introspect.walk import WalkedTensor, walk
+from .compare.live_tensor import Unreadable
 from .packed import bits_only, is_quantised, statistics
-from .symbolic import SymbolicTensor
+from .symbolic.tensor import SymbolicTensor
 
 
 @frozen(kw_only=True)

@@ -11,9 +11,9 @@ from shardlint_rules.d1_declarations.invariant_phase_unsupported import Invarian
 from shardlint_rules.d1_declarations.replacement_unmatched import ReplacementUnmatched
 from shardlint_rules.d1_declarations.tie_declaration_broken import TieDeclarationBroken
 from shardlint_rules.d1_declarations.tie_flags_disagree import TieFlagsDisagree
+from support.models import llama, rewrite, saved
 
 from ..live import facts_of
-from ..models import llama, rewrite, saved
 
 
 def test_d101_beside_a_live_model():
@@ -69,7 +69,7 @@ def test_d105_the_form_of_an_older_library():
 def test_d106_nested_flags(tmp_path):
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-    from ..models import SIZES
+    from support.models import SIZES
 
     vision = CLIPVisionConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4

@@ -7,16 +7,15 @@ import torch
 from torch import nn
 
 from shardlint import Target
+from shardlint.checkpoint.tokenizer import tokenizer_size
 from shardlint.collect import collect
-from shardlint.collect.tokenizer import tokenizer_size
 from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
 from shardlint_rules.d1_declarations.option_inert import OptionInert
 from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
 from shardlint_rules.d2_structure.adapter_target_unmatched import AdapterTargetUnmatched
 from shardlint_rules.d2_structure.config_shape_mismatch import ConfigShapeMismatch
 from shardlint_rules.d2_structure.dead_shadow_of_tie import DeadShadowOfTie
-
-from ..models import FAMILIES, llama, mixtral, qwen3_moe, saved
+from support.models import FAMILIES, llama, mixtral, qwen3_moe, saved
 
 # PEFT reads a name that Transformers is giving up
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

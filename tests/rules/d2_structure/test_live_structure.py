@@ -4,6 +4,7 @@ import traceback
 
 import torch
 
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import (
     BuildFacts,
     ContractFacts,
@@ -13,7 +14,6 @@ from shardlint.facts import (
     Facts,
     InvariantOutcome,
 )
-from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint.testing import assert_findings, run_rule
 from shardlint_rules.d2_structure.data_contract_mismatch import DataContractMismatch
 from shardlint_rules.d2_structure.forward_field_collision import ForwardFieldCollision
@@ -21,9 +21,9 @@ from shardlint_rules.d2_structure.model_build_failed import ModelBuildFailed
 from shardlint_rules.d2_structure.placeholder_left import PlaceholderLeft
 from shardlint_rules.d2_structure.structure_invariant_failed import StructureInvariantFailed
 from shardlint_rules.pack import shardlint_rules
+from support.models import llama
 
 from ..live import facts_of
-from ..models import llama
 
 
 def test_d201_blocks_every_other_rule():

@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardlint.collect import collect
 from shardlint.facts import ROOT
-from shardlint.live import Target
+from shardlint.target import Target
 from shardlint.testing import run_rule
 from shardlint_rules.pack import shardlint_rules
 

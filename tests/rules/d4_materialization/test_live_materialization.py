@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import torch
 
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import ContractFacts, InvariantOutcome, ProbeFacts
-from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
 from shardlint_rules.d4_materialization.materialization_invariant_failed import MaterializationInvariantFailed
 from shardlint_rules.d4_materialization.meta_tensor_left import MetaTensorLeft
 from shardlint_rules.d4_materialization.rebuildable_buffer_incomplete import RebuildableBufferIncomplete
 from shardlint_rules.d4_materialization.tie_not_real import TieNotReal
 from shardlint_rules.v0_validation.probe_unmatched import ProbeUnmatched
+from support.models import bert, gpt2, llama, rewrite, saved, t5
 
 from ..live import facts_of
-from ..models import bert, gpt2, llama, rewrite, saved, t5
 
 
 def test_d401_a_parameter_and_a_buffer_left_on_meta_gate_validation():

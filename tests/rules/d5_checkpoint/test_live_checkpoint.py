@@ -6,8 +6,8 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
 
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import ContractFacts, ConversionFacts, InvariantOutcome, LoadFacts
-from shardlint.runner import SelectedRule, Status, evaluate
 from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
 from shardlint_rules.d5_checkpoint.checkpoint_invariant_failed import CheckpointInvariantFailed
 from shardlint_rules.d5_checkpoint.conversion_not_reversible import ConversionNotReversible
@@ -17,9 +17,9 @@ from shardlint_rules.d5_checkpoint.index_header_disagree import IndexHeaderDisag
 from shardlint_rules.d5_checkpoint.shape_mismatch import ShapeMismatch
 from shardlint_rules.d5_checkpoint.shard_file_missing import ShardFileMissing
 from shardlint_rules.pack import shardlint_rules
+from support.models import bert, gpt2, llama, mixtral, rewrite, saved
 
 from ..live import facts_of
-from ..models import bert, gpt2, llama, mixtral, rewrite, saved
 
 KEY = "model.layers.1.mlp.up_proj.weight"
 

@@ -16,10 +16,9 @@ from torch.utils.checkpoint import checkpoint
 import shardlint
 from shardlint import Severity
 from shardlint.contract import Contract, DataSemantics, Invariant, SharedState
-from shardlint.runner import SelectedRule, Status, evaluate
+from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint_rules.pack import shardlint_rules
-
-from ..models import bert, llama, mixtral, t5
+from support.models import bert, llama, mixtral, t5
 
 IDS = torch.arange(16).reshape(2, 8)
 RULES = {rule.code: rule for rule in shardlint_rules() if rule.code.startswith("D7")}

@@ -3,9 +3,9 @@
 from shardlint.facts import ContractFacts, ProbeFacts
 from shardlint.testing import assert_findings, run_rule
 from shardlint_rules.v0_validation.probe_unmatched import ProbeUnmatched
+from support.models import llama
 
 from ..live import facts_of
-from ..models import llama
 
 
 def test_v001_names_of_a_live_model():

@@ -10,8 +10,8 @@ import click
 from ...names import counted
 from ...rule import Severity
 from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, Group, Problem, echo
+from ..options import config_options, format_option, load, pack_options, packs_of
 from ..output import parse_outputs, reporters_of, where_set, write_whole
-from ..session import config_options, format_option, load, pack_options, packs_of
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -61,8 +61,8 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
     Every key and value, every selector, rule and option of a rule. Exit status 2 when something is wrong.
     """
     from ...api import open_session
+    from ...engine.suppressions import apply_suppressions
     from ...report.concise import finding_line
-    from ...suppress import apply_suppressions
 
     settings = load(config, isolated)
     session = open_session(settings, registry=packs_of(settings, require_pack, disable_pack))

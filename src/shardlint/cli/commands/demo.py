@@ -8,8 +8,8 @@ import click
 
 from ...report.text import write_text
 from ..base import EXIT_OK, EXIT_UNTRUSTED, Command, echo
+from ..options import color_option, style_of
 from ..output import report_options
-from ..session import color_option, style_of
 
 
 @click.command(
@@ -24,7 +24,7 @@ def command(color: str, verbose: int) -> int:
     The model is built by Transformers (pip install 'shardlint[hf]') and saved in a temporary folder. Exit status 0
     when the demo found what it should find.
     """
-    from ...demo import run_demo
+    from ..demo import run_demo
 
     style = style_of(color)
     good = True

@@ -11,18 +11,18 @@ from attrs import evolve, frozen
 from ...report.model import Verdict
 from ...rule import Severity
 from ..base import EXIT_INTERRUPTED, EXIT_OK, Command, option
+from ..heavy_options import WeightChoices, shown_progress, weight_options
 from ..interrupts import Interruption
+from ..options import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..output import outputs_of, report_options, reporters_of, write_outputs
-from ..session import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..targets import Request, obtain, target_options
-from ..weights import WeightChoices, shown_progress, weight_options
 
 if TYPE_CHECKING:
     from ...api import Session
     from ...facts import Facts
-    from ...live import LiveTarget
     from ...report.model import Report
     from ...report.options import ReportOptions
+    from ...target import LiveTarget
 
 _EXAMPLES = (
     ("shardlint lint train.py:build_model --checkpoint ckpt/", "the model that a function builds, and its checkpoint"),
@@ -136,9 +136,9 @@ def command(
     shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
     """
     from ...api import open_session
-    from ...collect.reading import gc_paused
-    from ...jobs import lint_in_job
-    from ...selection import flag_layer
+    from ...engine.selection import flag_layer
+    from ...introspect.attributes import gc_paused
+    from ...ranks.job import lint_in_job
 
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
     if chosen.quiet and chosen.verbose:

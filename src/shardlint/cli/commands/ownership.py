@@ -9,8 +9,8 @@ from attrs import evolve
 
 from ...names import glob_matches
 from ..base import Command, Problem, echo, option
+from ..options import format_option, load, pack_options, packs_of, stacked
 from ..output import terminal_width, write_whole
-from ..session import format_option, load, pack_options, packs_of, stacked
 from ..targets import Request, obtain, target_options
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from ...names import counted
 from ...report.layout import labelled, table
 from ...report.style import Style
 from ..base import EXIT_OK, EXIT_UNTRUSTED, Command, echo
+from ..options import color_option, format_option, load, pack_options, packs_of, style_of
 from ..output import terminal_width
-from ..session import color_option, format_option, load, pack_options, packs_of, style_of
 
 _COLORS = {"loaded": "green", "failed": "red", "disabled": "dim"}
 

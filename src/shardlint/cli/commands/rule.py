@@ -11,8 +11,8 @@ import click
 from ...names import did_you_mean
 from ...report.pages import RulePage, by_code_and_name, page_markdown, page_text
 from ..base import Command, Problem, echo
+from ..options import color_option, complete_rules, format_option, known_pages, pack_options, style_of
 from ..output import terminal_width
-from ..session import color_option, complete_rules, format_option, known_pages, pack_options, style_of
 
 _CODE = re.compile(r"([DV][0-9]|[A-Z]{2,8})[0-9]+\Z")  # a built-in code begins with its phase, others with a prefix
 

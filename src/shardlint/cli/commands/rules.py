@@ -13,8 +13,7 @@ from ...report.layout import table, wrap
 from ...report.style import Style
 from ...rule import Cost
 from ..base import Command, echo
-from ..output import terminal_width
-from ..session import (
+from ..options import (
     color_option,
     complete_rules,
     format_option,
@@ -24,9 +23,10 @@ from ..session import (
     selection_options,
     style_of,
 )
+from ..output import terminal_width
 
 if TYPE_CHECKING:
-    from ...selection import Decision
+    from ...engine.selection import Decision
 
 _STATE = {True: "on", False: "off"}
 
@@ -66,8 +66,8 @@ def command(
 
     SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
     """
-    from ...selection import Item, Layer, flag_layer, select_from
-    from ...source import Source
+    from ...engine.selection import Item, Layer, flag_layer, select_from
+    from ...engine.source import Source
 
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)

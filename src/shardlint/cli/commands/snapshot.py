@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ..base import Command
+from ..options import load, pack_options, packs_of
 from ..output import check_writable, write_whole
-from ..session import load, pack_options, packs_of
 from ..targets import Request, obtain, target_options
 
 

@@ -12,14 +12,14 @@ from ...names import counted
 from ...report.layout import labelled
 from ...report.style import Style
 from ..base import Command, echo, option
+from ..options import as_of_option, color_option, format_option, load, pack_options, packs_of, style_of
 from ..output import terminal_width
-from ..session import as_of_option, color_option, format_option, load, pack_options, packs_of, style_of
 from ..targets import Request, obtain
 
 if TYPE_CHECKING:
     from ...config import Settings
+    from ...engine.suppressions import SuppressionState
     from ...plugins.registry import Registry
-    from ...suppress import SuppressionState
 
 _COLORS = {"active": "green", "expired": "red", "over-broad": "red", "unused": "yellow", "unknown": "yellow"}
 
@@ -77,7 +77,7 @@ def command(
 def _states(
     settings: Settings, registry: Registry, as_of: date | None, request: Request | None
 ) -> Sequence[SuppressionState]:
-    from ...suppress import apply_suppressions
+    from ...engine.suppressions import apply_suppressions
 
     if request is None:
         today = as_of or date.today()

@@ -21,10 +21,10 @@ from ...facts.sharding import (
     ReductionFacts,
     UnitFacts,
 )
+from ...introspect.versioned import UNKNOWN
+from ...introspect.walk import Walk
 from ...names import natural_key
-from ..walk import Walk
 from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
-from .guarded import UNKNOWN
 
 MARKS = (
     "tensor_model_parallel",

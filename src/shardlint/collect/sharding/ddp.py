@@ -7,11 +7,11 @@ from typing import Any
 from ...boxes import product, replay
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
+from ...introspect.versioned import UNKNOWN, Missing, first, ints, listed
 from .book import Book, marks_of
 from .collector import UnitCollector
 from .dtensor import is_dtensor, local_shape, mesh_of
 from .groups import asked_once, has_base, ranks_of
-from .guarded import UNKNOWN, Missing, first, ints, listed
 
 _FLAGS = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
 

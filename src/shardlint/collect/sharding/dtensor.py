@@ -8,7 +8,7 @@ from typing import Any
 
 from ...boxes import OTHER, PARTIAL, REPLICATE, SHARD, STRIDED, Placement
 from ...facts.sharding import MeshFacts
-from .guarded import UNKNOWN, first, ints, known
+from ...introspect.versioned import UNKNOWN, first, ints, known
 
 STORAGE_AXES = ("efsdp", "etp", "edp", "expert_dp", "dp_shard_mod_ep")
 """Names of mesh axes that data-parallel sharding of experts runs along, beside `ep`, `expert` and `ep_*`."""

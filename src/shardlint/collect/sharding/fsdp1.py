@@ -10,10 +10,10 @@ from typing import Any
 from ...boxes import flat_boxes
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
+from ...introspect.versioned import UNKNOWN, Missing, as_bool, enum_name, first, ints, known, listed
 from .book import Book, marks_of
 from .collector import UnitCollector
 from .groups import asked_once, has_base, ranks_of
-from .guarded import UNKNOWN, Missing, as_bool, enum_name, first, ints, known, listed
 
 _PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype", "cast_forward_inputs")
 

@@ -10,12 +10,12 @@ from attrs import frozen
 
 from ...facts import FrozenDict
 from ...facts.sharding import UnitFacts
-from ..reading import author_type
+from ...introspect.attributes import author_type
+from ...introspect.versioned import UNKNOWN, Missing, as_bool, first, listed
 from .book import Book
 from .collector import UnitCollector
 from .fsdp2_parameters import ParameterReader
 from .groups import asked_once, has_base
-from .guarded import UNKNOWN, Missing, as_bool, first, listed
 
 _FLAGS = (
     "reduce_grads",

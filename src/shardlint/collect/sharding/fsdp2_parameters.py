@@ -11,8 +11,8 @@ from attrs import evolve
 from ...boxes import product, rechunk, replay
 from ...facts import EMPTY
 from ...facts.sharding import LayoutFacts, OwnershipFacts
+from ...introspect.versioned import UNKNOWN, as_bool, first, ints, known, listed
 from .book import Book, marks_of
-from .guarded import UNKNOWN, as_bool, first, ints, known, listed
 
 _OTHER_STATES = ("_unsharded_param", "_sharded_post_forward_param")
 _ATTRIBUTES = (

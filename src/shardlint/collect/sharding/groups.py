@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .guarded import UNKNOWN
+from ...introspect.versioned import UNKNOWN
 
 _Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")

@@ -7,11 +7,11 @@ from typing import Any
 from attrs import frozen
 
 from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFacts
+from ...introspect.versioned import UNKNOWN, Missing, as_bool, first, ints, known, listed
 from .book import Book, marks_of
 from .collector import UnitCollector
 from .dtensor import is_expert, local_shape
 from .groups import asked_once
-from .guarded import UNKNOWN, Missing, as_bool, first, ints, known, listed
 
 
 class HyperParallel(UnitCollector):

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ...facts.sharding import UNMANAGED, OwnershipFacts, ShardingFacts
+from ...introspect.attributes import gc_paused
+from ...introspect.versioned import first
+from ...introspect.walk import Walk, WalkedTensor
 from ..optimizer_chain import held_ids
-from ..reading import gc_paused
-from ..walk import Walk, WalkedTensor
 from .book import Book, local_domain, marks_of
 from .collector import UnitCollector
 from .ddp import Ddp, plain_layout
 from .fsdp1 import Fsdp1
 from .fsdp2 import Fsdp2
-from .guarded import first
 from .hyperparallel import HyperParallel
 
 BUILT_IN: tuple[UnitCollector, ...] = (HyperParallel(), Fsdp2(), Fsdp1(), Ddp())

@@ -1,0 +1,1 @@
+"""Pure functions over facts, for rules and reports. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""Read checkpoint folders and files from disk. Nothing here imports torch."""

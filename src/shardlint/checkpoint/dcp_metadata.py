@@ -1,0 +1,139 @@
+"""
+The `.metadata` of torch.distributed.checkpoint as inert data: what is stored, and where each part of it lies.
+
+It is a serialised Python object. It is read as `inert_stream` reads it: nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from ..introspect.plain import printable
+from .chunks import Chunk
+from .files import FileRefusedError, read_small
+from .inert_pickle import Made, Name, StreamError, read_stream
+
+METADATA = ".metadata"
+MAX_METADATA = 256 * 2**20  # bytes
+SHAPELESS = (AttributeError, KeyError, TypeError, IndexError, ValueError, OverflowError)
+"""What reading a record raises that is not what it should be."""
+
+
+class MetadataError(Exception):
+    """A `.metadata` that is refused. `kind` is one of the kinds of `FileProblem`, the text says what is wrong."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
+
+@frozen(kw_only=True)
+class Place:
+    """Where the bytes of one chunk lie. `plain` unless they went through a transformation, such as compression."""
+
+    file: str
+    begin: int
+    length: int
+    plain: bool
+
+
+@frozen(kw_only=True)
+class Metadata:
+    """
+    What a folder holds. `tensors` are the records of tensors and objects by name, still to be looked at.
+
+    `places` are the places by name and offset of the chunk, None for an object; `size` is that of the file, in bytes.
+    """
+
+    tensors: Mapping[Any, Any]
+    places: Mapping[tuple[str, tuple[int, ...] | None], Place]
+    planner_data: Any
+    size: int
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Read the metadata of a folder. Raises `MetadataError`."""
+    try:
+        raw = read_small(folder, METADATA, MAX_METADATA)
+        root = read_stream(raw)
+    except FileRefusedError as error:
+        raise MetadataError(error.kind, error.detail) from error
+    except StreamError as error:
+        raise MetadataError("metadata-stream", printable(str(error))) from error
+    try:
+        state = state_of(root)
+        tensors, storage = state["state_dict_metadata"], state["storage_data"]
+        places = {_index(key): _place(value) for key, value in storage.items()}
+        return Metadata(
+            tensors=dict(tensors.items()), places=places, planner_data=state.get("planner_data"), size=len(raw)
+        )
+    except SHAPELESS as error:
+        detail = f"expected the metadata of a checkpoint, got something else ({type(error).__name__}: {error})"
+        raise MetadataError("metadata-schema", printable(detail)[:300]) from error
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether the record is that of a tensor."""
+    return isinstance(value, Made) and value.called == "TensorStorageMetadata"
+
+
+def is_object(value: Any) -> bool:
+    """Whether the record is that of an object that is no tensor: a step count, the settings of an optimizer."""
+    return isinstance(value, Made) and value.called == "BytesStorageMetadata"
+
+
+def state_of(value: Any) -> dict[Any, Any]:
+    """The fields of a record. Raises one of `SHAPELESS`."""
+    if not isinstance(value, Made) or not isinstance(value.state, dict):
+        raise TypeError("a record without fields")
+    return value.state
+
+
+def ints_of(value: Any) -> tuple[int, ...]:
+    """A `torch.Size` as integers that a tensor can have. Raises one of `SHAPELESS`."""
+    if isinstance(value, Made):
+        value = value.arguments[0]
+    found = tuple(value)
+    if len(found) > 64 or not all(isinstance(item, int) and 0 <= item < 2**63 for item in found):
+        raise ValueError("sizes that no tensor has")
+    return found
+
+
+def chunk_of(value: Any) -> Chunk:
+    """The chunk that a record describes. Raises one of `SHAPELESS`."""
+    state = state_of(value)
+    return Chunk(ints_of(state["offsets"]), ints_of(state["sizes"]))
+
+
+def dtype_of(properties: Any) -> str:
+    """Torch's name of a dtype, from `TensorProperties`. Raises one of `SHAPELESS`."""
+    state = properties.state
+    found = state[0] if isinstance(state, tuple) else state["dtype"]
+    if not isinstance(found, Name) or found.module != "torch":
+        raise TypeError("no dtype")
+    return printable(found.name)
+
+
+def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
+    state = state_of(key)
+    offset = state.get("offset")
+    return _text(state["fqn"]), None if offset is None else ints_of(offset)
+
+
+def _text(value: Any) -> str:
+    """The text itself; of anything else `str` may take for ever, since records can hold each other many times."""
+    if not isinstance(value, str):
+        raise TypeError("a name that is no text")
+    return value
+
+
+def _place(value: Any) -> Place:
+    state = state_of(value)
+    begin, length = ints_of((state["offset"], state["length"]))
+    return Place(
+        file=_text(state["relative_path"]), begin=begin, length=length, plain=not state.get("transform_descriptors")
+    )

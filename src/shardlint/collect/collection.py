@@ -1,0 +1,334 @@
+"""Put the sections together: each collector by itself, absent sections with their reason, failures written down."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from attrs import evolve
+
+from ..contract import Contract, Recipe
+from ..diagnostics import last_frame
+from ..facts import (
+    BuildFacts,
+    CollectionProblem,
+    Environment,
+    Facts,
+    FileProblem,
+    FrozenDict,
+    LoadFacts,
+    RuntimeFacts,
+    Section,
+)
+from ..introspect.attributes import gc_paused
+from ..introspect.plain import printable
+from ..introspect.walk import Walk, walk
+from ..loading.load_report import load_facts
+from ..target import Target, TargetError
+from .contracts import Found, contract_facts, data_facts, find_contract
+from .model import config_of, model_facts
+
+if TYPE_CHECKING:
+    from ..loading.loader import ConfigRefusedError
+    from .sharding import Book
+
+NO_CHECKPOINT = "no checkpoint was given"
+VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
+
+
+class Assembly:
+    """One collection: the target, what was found on the way, and the facts as they grow."""
+
+    def __init__(
+        self,
+        *,
+        target: Target,
+        registry: Any,
+        settings: Any,
+        runtime: bool,
+        contract: Contract | str | None,
+        values: bool = True,
+    ) -> None:
+        self.target = target
+        self.registry = registry
+        self.settings = settings
+        self.runtime = runtime
+        self.contract = contract
+        self.values = values
+        self.walk: Walk | None = None
+        self.book: Book | None = None
+        self.recipes: tuple[Recipe, ...] = ()
+        self.refused: ConfigRefusedError | None = None
+        self.absent: dict[str, str] = {}
+        self.problems: list[CollectionProblem] = []
+
+    def run(self, build: BuildFacts | None) -> Facts:
+        """Collect section by section."""
+        _check_model(self.target.model)
+        facts = Facts(target=self.target.name, build=build)
+        if build is None:
+            self.absent[Section.BUILD.value] = "shardlint did not call a builder"
+        with gc_paused():
+            facts = self._model_and_contract(facts)
+        facts = self._section(facts, Section.SHARDING, self._sharding)
+        facts = self._section(facts, Section.OPTIMIZER, self._optimizer)
+        facts = self._section(facts, Section.LOAD, self._load)
+        facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
+        facts = self._section(facts, Section.PLAN, lambda: self._plan(facts))
+        facts = self._with_refused_config(facts)
+        facts = self._section(facts, Section.VALUES, lambda: self._values(facts))
+        facts = self._declared_recipes(facts)
+        facts = self._section(facts, Section.DATA, self._data)
+        facts = self._section(facts, Section.RUNTIME, self._traced)
+        self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
+        facts = self._packs(evolve(facts, environment=environment()))
+        missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
+        absent = FrozenDict({name: reason for name, reason in missing.items() if reason})
+        return evolve(facts, absent=absent, problems=tuple(self.problems))
+
+    def _model_and_contract(self, facts: Facts) -> Facts:
+        model = self.target.model
+        if model is not None:
+            self.walk = walk(model)
+        config = config_of(self.walk.root) if self.walk else None
+        found = self._find_contract(config)
+        self.recipes = found.contract.recipes if found.contract else ()
+        if self.walk is None:
+            self.absent[Section.MODEL.value] = "no model was given"
+        else:
+            walked = self.walk
+            section = model_facts(walked, placeholders=found.placeholders, config=config)
+            facts = evolve(facts, model=section)
+        # The model's facts are taken before any checker runs, and are what the checkers were called on.
+        contract = contract_facts(found, self.walk, runtime=self.runtime or self.target.trace is not None)
+        if contract is None:
+            self.absent[Section.CONTRACT.value] = found.reason
+        return evolve(facts, contract=contract)
+
+    def _find_contract(self, config: FrozenDict | None) -> Found:
+        named = self.contract if isinstance(self.contract, str) else None
+        given = self.contract if isinstance(self.contract, Contract) else self.target.contract
+        declared = getattr(self.settings, "contract", None)
+        where = str(getattr(self.settings, "file", None) or "the configuration file")
+        return find_contract(
+            config,
+            given=None if named else given,
+            named=named,
+            declared=declared,
+            declared_in=where,
+            registry=self.registry,
+            has_model=self.walk is not None,
+        )
+
+    def _section(self, facts: Facts, section: Section, collect: Callable[[], Any]) -> Facts:
+        try:
+            value = collect()
+        except TargetError:
+            raise
+        except Exception as error:
+            self._failed(section.value, section.value, error)
+            return facts
+        return evolve(facts, **{section.value: value})
+
+    def _sharding(self) -> Any:
+        if self.walk is None:
+            self.absent[Section.SHARDING.value] = "no model was given"
+            return None
+        from .sharding import facts_of, ownership_book
+
+        found = {
+            id(item.collector): item
+            for item in getattr(self.registry, "collectors", ())
+            if callable(getattr(getattr(item, "collector", None), "collect_units", None))
+        }
+        self.book = ownership_book(
+            self.walk,
+            optimizer=self.target.optimizer,
+            expert_axes=getattr(self.settings, "expert_axes", ()),
+            collectors=[item.collector for item in found.values()],
+            failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
+        )
+        return facts_of(self.book)
+
+    def _optimizer(self) -> Any:
+        reason = "no optimizer was given" if self.target.optimizer is None else "no model was given"
+        if self.target.optimizer is None or self.walk is None:
+            self.absent[Section.OPTIMIZER.value] = reason
+            return None
+        if self.book is None:
+            self.absent[Section.OPTIMIZER.value] = "the collector of the section sharding failed"
+            return None
+        from ..checkpoint.optimizer_state import stored_optimizers
+        from .optimizer import optimizer_facts
+
+        facts = optimizer_facts(self.book, self.target.optimizer)
+        if self.target.checkpoint is None:
+            return facts
+        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
+
+    def _load(self) -> LoadFacts | None:
+        try:
+            value = load_facts(self.target.load_info, self.walk.root if self.walk else None)
+        except (TypeError, ValueError) as error:
+            raise TargetError(str(error)) from None
+        if value is None:
+            self.absent[Section.LOAD.value] = "no load report was retained"
+        return value
+
+    def _checkpoint(self) -> Any:
+        if self.target.checkpoint is None:
+            self.absent[Section.CHECKPOINT.value] = NO_CHECKPOINT
+            return None
+        from ..checkpoint.folder import CheckpointError, collect_checkpoint
+
+        try:
+            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
+        except CheckpointError as error:
+            raise TargetError(str(error)) from None
+        overlay = bool(getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False))
+        return evolve(checkpoint, overlay_declared=overlay)
+
+    def _plan(self, facts: Facts) -> Any:
+        if facts.checkpoint is None:
+            self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
+            return None
+        from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan, exclusions_of
+
+        renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
+        try:
+            return collect_plan(
+                facts.checkpoint,
+                model=self.target.model,
+                model_facts=facts.model,
+                renames=renames,
+                exclusions=exclusions_of(facts.contract),
+            )
+        except PlanUnknownError as error:
+            self.absent[Section.PLAN.value] = str(error)
+            self.refused = error if isinstance(error, ConfigRefusedError) else None
+            return None
+
+    def _with_refused_config(self, facts: Facts) -> Facts:
+        """Write down, as a problem of the folder, that nothing can be built from the checkpoint's configuration."""
+        if self.refused is None or facts.checkpoint is None:
+            return facts
+        detail, key = printable(self.refused.detail), printable(self.refused.field) or None
+        problem = FileProblem(file="config.json", kind="config-refused", detail=detail, key=key)
+        return evolve(facts, checkpoint=evolve(facts.checkpoint, problems=(*facts.checkpoint.problems, problem)))
+
+    def _values(self, facts: Facts) -> Any:
+        if self.book is None:
+            reason = "no model was given" if self.walk is None else "the collector of the section sharding failed"
+            self.absent[Section.VALUES.value] = reason
+            return None
+        if not self.values:
+            self.absent[Section.VALUES.value] = "nobody asked for a look at values"
+            return None
+        from .values import values_facts
+
+        checkpoint = self.target.checkpoint
+        found = values_facts(self.book, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        if found is None:
+            self.absent[Section.VALUES.value] = "every tensor is on the meta device"
+        return found
+
+    def _declared_recipes(self, facts: Facts) -> Facts:
+        """Compare buffers with the contract's recipes, after everything else was looked at: they are foreign code."""
+        if not self.recipes or self.walk is None or facts.values is None or facts.contract is None:
+            return facts
+        from .recipes import compared_with_recipes
+
+        derived, problems = compared_with_recipes(self.recipes, self.walk, facts.values.derived)
+        contract = evolve(facts.contract, problems=(*facts.contract.problems, *problems))
+        return evolve(facts, values=evolve(facts.values, derived=derived), contract=contract)
+
+    def _data(self) -> Any:
+        if self.target.data is None:
+            self.absent[Section.DATA.value] = "no data pipeline was given"
+            return None
+        return data_facts(self.target.data)
+
+    def _traced(self) -> RuntimeFacts | None:
+        trace = self.target.trace
+        if trace is None:
+            self.absent[Section.RUNTIME.value] = "no step was traced (shardlint.trace)"
+            return None
+        found = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
+        if isinstance(found, RuntimeFacts):
+            return found
+        raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
+
+    def _packs(self, facts: Facts) -> Facts:
+        for item in getattr(self.registry, "collectors", ()):
+            try:
+                value = item.collect(self.target, self.walk, facts)
+                if value is not None:
+                    facts = evolve(facts, **{item.section: _checked(item.section, value)})
+            except (Exception, SystemExit) as error:
+                self._pack_failed(item, error)
+        return facts
+
+    def _pack_failed(self, item: Any, error: BaseException) -> None:
+        pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
+        self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+
+    def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
+        problem = CollectionProblem(
+            collector=name,
+            section=section,
+            error_type=type(error).__name__,
+            error=printable(str(error)),
+            pack=pack,
+            frame=last_frame(error, root),
+        )
+        self.problems.append(problem)
+        self.absent[section] = f"its collector {name} failed: {problem.error_type}: {problem.error}"
+
+
+def _check_model(model: Any) -> None:
+    if model is None:
+        return
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise TargetError(f"expected a torch.nn.Module as the model, got {type(model).__name__}")
+
+
+def _checked(section: str, value: Any) -> Any:
+    """The section's facts, if they are of the section's class. Raises `TypeError` or `ValueError`."""
+    known = {item.value for item in Section}
+    if section not in known:
+        raise ValueError(f"there is no section {section!r}; expected one of {', '.join(sorted(known))}")
+    kinds = [kind for kind in _members(get_type_hints(Facts)[section]) if kind is not type(None)]
+    if not isinstance(value, tuple(kinds)):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"the section {section!r} takes {names}, the collector returned {type(value).__name__}")
+    return value
+
+
+def _members(hint: Any) -> tuple[type, ...]:
+    return getattr(hint, "__args__", None) or (hint,)
+
+
+def environment() -> Environment:
+    """Versions of what is installed and matters, and the place in a running distributed job."""
+    from importlib import metadata
+
+    from shardlint import __version__
+
+    versions = {"shardlint": __version__, "python": sys.version.split()[0]}
+    for name in VERSIONS_OF:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    rank, world_size = _place()
+    return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
+
+
+def _place() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()

@@ -1,0 +1,120 @@
+"""Tensors that need 32 bits, by their class or by what they are, and what a narrower dtype did to their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import evolve
+
+from ..analysis.keys import KeyResolver
+from ..checkpoint.files import FileRefusedError, inside, opened
+from ..checkpoint.safetensors_header import read_at
+from ..facts import ClassDeclaration, EntryFacts, Facts, ModelFacts, PrecisionCritical, TensorFacts
+
+_NARROW = ("bfloat16", "float16")
+_KNOWN = {
+    "e_score_correction_bias": "a router's correction bias",
+    "score_correction_bias": "a router's correction bias",
+    "expert_bias": "a router's correction bias",
+    "A_log": "the decay of a state-space model",
+}
+_LARGEST = 2**22  # elements
+_STORED = {"F32": ("float32", 4), "F64": ("float64", 8), "BF16": ("bfloat16", 2), "F16": ("float16", 2)}
+
+
+def critical_tensors(facts: Facts, checkpoint: Path | None) -> tuple[PrecisionCritical, ...]:
+    """
+    The live tensors that need 32 bits and have fewer, each with the checkpoint's tensor that it comes from.
+
+    Of small ones the source values are read, to count those that become equal in the narrower dtype.
+    """
+    if facts.model is None:
+        return ()
+    found = [_reason(tensor, facts.model) for tensor in facts.model.tensors if tensor.dtype in _NARROW]
+    critical = [item for item in found if item is not None]
+    if not critical or facts.checkpoint is None:
+        return tuple(critical)
+    entries = _sources(facts)
+    return tuple(_with_source(item, entries.get(item.fqn), facts, checkpoint) for item in critical)
+
+
+def _reason(tensor: TensorFacts, model: ModelFacts) -> PrecisionCritical | None:
+    for name in tensor.aliases:
+        for declaration in model.declarations:
+            for strict, patterns in ((True, declaration.keep_in_fp32_strict), (False, declaration.keep_in_fp32)):
+                if pattern := _matching(name, declaration, patterns):
+                    because = f"{declaration.qualified_type.rpartition('.')[2]} keeps {pattern!r} in float32"
+                    return PrecisionCritical(
+                        fqn=tensor.fqn, dtype=tensor.dtype, because=because, declared=True, strict=strict
+                    )
+    last = tensor.fqn.rpartition(".")[2]
+    because = _KNOWN.get(last, "")
+    if last == "D" and f"{tensor.fqn.removesuffix('D')}A_log" in model.tensor_by_name():
+        because = "the skip of a state-space model"
+    return PrecisionCritical(fqn=tensor.fqn, dtype=tensor.dtype, because=because) if because else None
+
+
+def _matching(name: str, declaration: ClassDeclaration, patterns: tuple[str, ...]) -> str:
+    """The pattern that covers the name, as the loader reads it: a run of whole segments."""
+    prefix = f"{declaration.fqn}." if declaration.fqn else ""
+    if not name.startswith(prefix):
+        return ""
+    for pattern in patterns:
+        try:
+            if re.search(rf"(?:^|\.)(?:{pattern})(?:\.|$)", name.removeprefix(prefix)):
+                return pattern
+        except re.error:
+            continue
+    return ""
+
+
+def _sources(facts: Facts) -> dict[str, EntryFacts]:
+    """The stored tensor of each live one that is filled by exactly one, unchanged."""
+    assert facts.checkpoint is not None
+    entries = facts.checkpoint.entry_by_key()
+    if facts.plan is not None:
+        plans = (item for item in facts.plan.tensors if len(item.sources) == 1 and not item.operations)
+        return {item.name: entries[item.sources[0]] for item in plans if item.sources[0] in entries}
+    assert facts.model is not None
+    resolver = KeyResolver(facts.model)
+    named = ((resolver.live_name(entry.key), entry) for entry in entries.values())
+    return {name: entry for name, entry in named if name is not None}
+
+
+def _with_source(
+    item: PrecisionCritical, entry: EntryFacts | None, facts: Facts, checkpoint: Path | None
+) -> PrecisionCritical:
+    if entry is None or entry.dtype not in _STORED:
+        return item
+    dtype, size = _STORED[entry.dtype]
+    item = evolve(item, source_key=entry.key, source_dtype=dtype)
+    if size < 4 or checkpoint is None or entry.end - entry.begin > _LARGEST * size:
+        return item
+    starts = (
+        {file.name: file.header_bytes for file in facts.checkpoint.files if file.opened} if facts.checkpoint else {}
+    )
+    try:
+        distinct, collapsed = _collapse(_stored(checkpoint, entry, starts), dtype, item.dtype)
+    except (FileRefusedError, OSError, KeyError, ValueError):
+        return item
+    return evolve(item, distinct=distinct, collapsed=collapsed)
+
+
+def _stored(checkpoint: Path, entry: EntryFacts, starts: Mapping[str, int]) -> bytes:
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    with opened(inside(folder, entry.file)) as descriptor:
+        data = read_at(descriptor, entry.end - entry.begin, starts[entry.file] + entry.begin)
+    if len(data) != entry.end - entry.begin:
+        raise ValueError("the file is shorter than its header says")
+    return data
+
+
+def _collapse(data: bytes, stored: str, live: str) -> tuple[int, int]:
+    """How many distinct values there are, and how many of them are lost in the narrower dtype."""
+    import torch
+
+    values = torch.unique(torch.frombuffer(bytearray(data), dtype=getattr(torch, stored)))
+    narrow = torch.unique(values.to(getattr(torch, live)).double())
+    return values.numel(), values.numel() - narrow.numel()

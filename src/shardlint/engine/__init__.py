@@ -1,0 +1,1 @@
+"""Evaluate rules over facts: selection, options, suppressions, and the runner."""

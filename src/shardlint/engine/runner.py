@@ -1,0 +1,356 @@
+"""Evaluate rules over facts: each rule by itself, its outcome told, its crash a finding of its own."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout, suppress
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import evolve, field, frozen
+
+from ..diagnostics import Origin, PackFault, code_frame, describe_error, error_text, rule_crashed
+from ..facts import Facts, Section
+from ..facts.codec import decode_facts, encode_facts
+from ..names import natural_key
+from ..plugins.registry import RegisteredRule
+from ..rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
+
+if TYPE_CHECKING:
+    from ..target import LiveTarget
+
+BUILTIN_PACK = "shardlint"
+FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
+
+
+class Status(enum.Enum):
+    """What became of a rule in a run."""
+
+    CLEAN = "clean"
+    FOUND = "found"
+    NOT_EVALUATED = "not-evaluated"
+    BLOCKED = "blocked"
+    CRASHED = "crashed"
+    LEFT_OUT = "left-out"
+
+
+@frozen(kw_only=True)
+class SelectedRule:
+    """
+    A rule that is to run, with what the selection decided about it.
+
+    `explicit` is true when it was selected by its exact code or name; `severity` overrides that of its findings;
+    the pack's fields say where it comes from, for diagnostics. `failure` is what its constructor raised, in which
+    case `rule` was never initialised and is not evaluated.
+    """
+
+    rule: Rule
+    explicit: bool = False
+    severity: Severity | None = None
+    pack: str = BUILTIN_PACK
+    pack_version: str = ""
+    pack_root: str = ""
+    pack_dist: str = ""
+    issues_url: str = ""
+    failure: BaseException | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """The pack that the rule comes from."""
+        return Origin(
+            pack=self.pack,
+            dist=self.pack_dist,
+            version=self.pack_version,
+            root=self.pack_root,
+            issues_url=self.issues_url,
+        )
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """
+    What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed.
+
+    `partial` is set when it found something and could not finish. `lacks` are the sections that the rule needs and
+    the facts do not have. `unfinished` is set when it began its work and did not look at everything.
+    """
+
+    code: str
+    name: str
+    phase: Phase
+    status: Status
+    findings: int = 0
+    reason: str = ""
+    partial: bool = False
+    explicit: bool = False
+    lacks: tuple[Section, ...] = ()
+    pack: str = BUILTIN_PACK
+    seconds: float = field(default=0.0, eq=False)
+    unfinished: bool = False
+
+
+@frozen(kw_only=True)
+class Evaluation:
+    """Findings in report order, and the outcome of every selected rule in the order of evaluation."""
+
+    findings: tuple[Finding, ...]
+    outcomes: tuple[Outcome, ...]
+
+
+def to_selected(
+    rule: RegisteredRule,
+    *,
+    explicit: bool = False,
+    severity: Severity | None = None,
+    options: Any = None,
+) -> SelectedRule:
+    """
+    Make an instance of a registered rule, ready for `evaluate`; `options` is an instance of its options class.
+
+    Never raises for what the rule does: one whose constructor raises is reported as crashed when it is evaluated.
+    """
+    failure: BaseException | None = None
+    try:
+        instance = rule.rule_class(options)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        failure, instance = error, object.__new__(rule.rule_class)
+    return SelectedRule(
+        rule=instance,
+        explicit=explicit,
+        severity=severity,
+        pack=rule.pack,
+        pack_version=rule.version,
+        pack_root=rule.root,
+        pack_dist=rule.dist,
+        issues_url=rule.issues_url,
+        failure=failure,
+    )
+
+
+@frozen
+class _Result:
+    """What came of one rule."""
+
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    lacks: tuple[Section, ...] = ()
+    unfinished: bool = False
+
+
+def evaluate(
+    facts: Facts,
+    rules: Iterable[SelectedRule],
+    *,
+    heavy: bool = False,
+    live: LiveTarget | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Evaluation:
+    """
+    Evaluate `rules` over `facts`, phase by phase, gates first within their phase.
+
+    Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. A rule
+    that raises, exits, yields rubbish or changes the facts gives an SL001 finding and the outcome crashed; every
+    other rule is evaluated all the same, and `facts` are afterwards what they were before.
+    """
+    ordered = sorted(rules, key=lambda item: (item.rule.phase, not item.rule.blocks, item.rule.code))
+    run = _Run(facts, heavy=heavy, live=live, clock=clock)
+    if all(item.pack == BUILTIN_PACK for item in ordered):
+        return run.over(ordered)
+    before = encode_facts(facts)
+    result = run.over(ordered)
+    if _unchanged(facts, before):
+        return result
+    # Some rule changed the facts, so no outcome of this pass can be trusted: once more, looking after each rule.
+    _restore(facts, before)
+    return _Run(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
+
+
+def _unchanged(facts: Facts, before: bytes) -> bool:
+    try:
+        return encode_facts(facts) == before
+    except Exception:
+        return False  # something was put into the facts that is no fact
+
+
+def _restore(facts: Facts, before: bytes) -> None:
+    """Undo, in place, what a rule did to frozen facts: everybody who holds them must see what was collected."""
+    pristine = decode_facts(before)
+    for item in attrs.fields(Facts):
+        object.__setattr__(facts, item.name, getattr(pristine, item.name))
+
+
+class _Run:
+    """One pass over the rules. With `pristine` (the encoded facts) the facts are compared after every rule."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        heavy: bool,
+        live: LiveTarget | None,
+        clock: Callable[[], float],
+        pristine: bytes | None = None,
+    ) -> None:
+        self._facts = facts
+        self._heavy = heavy
+        self._live = live
+        self._clock = clock
+        self._pristine = pristine
+        self._gates: dict[str, str] = {}
+
+    def over(self, ordered: Sequence[SelectedRule]) -> Evaluation:
+        """Evaluate the rules in the order given."""
+        findings: list[Finding] = []
+        outcomes: list[Outcome] = []
+        for item in ordered:
+            started = self._clock()
+            result = self._guarded(item)
+            if any(found.severity is Severity.ERROR and found.code == item.rule.code for found in result.findings):
+                self._gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
+            outcomes.append(_outcome(item, result, self._clock() - started))
+            findings.extend(_with_severity(found, item.severity) for found in result.findings)
+        return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
+
+    def _guarded(self, item: SelectedRule) -> _Result:
+        result = self._evaluate(item)
+        if self._pristine is None or _unchanged(self._facts, self._pristine):
+            return result
+        _restore(self._facts, self._pristine)
+        text = "it changed the facts, which are frozen; its findings are not used"
+        return _crash(item, PackFault(text, code_frame(_code_of(item.rule))), ())
+
+    def _evaluate(self, item: SelectedRule) -> _Result:
+        rule = item.rule
+        if rule.cost is Cost.HEAVY and not (self._heavy or item.explicit):
+            return _Result(Status.LEFT_OUT, (), "a heavy rule: ask for it with --heavy or by its exact code or name")
+        gate = next((code for selector, code in self._gates.items() if matches_selector(rule, selector)), None)
+        if gate:
+            return _Result(Status.BLOCKED, (), f"blocked by {gate}")
+        lacks = tuple(section for section in rule.needs if not self._facts.has(section))
+        if lacks:
+            why = "; ".join(dict.fromkeys(self._facts.why_absent(section) for section in lacks))
+            return _Result(Status.NOT_EVALUATED, (), why, lacks)
+        if item.failure is not None:
+            return _crash(item, item.failure, ())
+        return self._check(item)
+
+    def _check(self, item: SelectedRule) -> _Result:
+        found: list[Finding] = []
+        try:
+            with redirect_stdout(sys.stderr):  # standard output belongs to the report
+                _collect(self._facts, item.rule, self._live, found)
+        except NotEvaluated as why:
+            reason = error_text(why) or "the rule did not say what it lacked"
+            status = Status.FOUND if found else Status.NOT_EVALUATED
+            return _Result(status, tuple(found), reason, unfinished=isinstance(why, Unfinished))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
+            return _crash(item, error, found)
+        return _Result(Status.FOUND if found else Status.CLEAN, tuple(found))
+
+
+def _collect(facts: Facts, rule: Rule, live: LiveTarget | None, found: list[Finding]) -> None:
+    """Put the rule's findings into `found` one by one, so that a crash leaves those that came before it."""
+    if not isinstance(rule, HeavyRule):
+        result: object = rule.check(facts)
+    elif live is None:
+        raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
+    else:
+        result = rule.check_live(facts, live)
+    if not isinstance(result, Iterable):
+        text = f"it must return or yield findings, and returned {type(result).__name__}"
+        raise PackFault(text, code_frame(_code_of(rule)))
+    try:
+        for finding in result:
+            problem = _problem(finding, rule, len(found))
+            if problem:
+                raise PackFault(problem, _frame_in(result, rule))
+            found.append(finding)
+    finally:
+        if inspect.isgenerator(result):
+            with suppress(Exception):
+                result.close()
+
+
+def _problem(finding: object, rule: Rule, count: int) -> str:
+    if not isinstance(finding, Finding):
+        return f"it must yield Finding objects, and yielded {type(finding).__name__}"
+    if (finding.code, finding.name, finding.phase) != (rule.code, rule.name, rule.phase):
+        return f"it must yield findings of {rule.code} {rule.name}, and yielded one of {finding.code} {finding.name}"
+    if count >= FINDING_LIMIT:
+        return f"it yielded more than {FINDING_LIMIT} findings and was stopped"
+    return ""
+
+
+def _code_of(rule: Rule) -> Any:
+    function = rule.check_live if isinstance(rule, HeavyRule) else rule.check
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def _frame_in(result: object, rule: Rule) -> str:
+    """The line at which a generator stands; where the rule's check begins when it is none."""
+    frame = getattr(result, "gi_frame", None)
+    return code_frame(frame.f_code, frame.f_lineno) if frame else code_frame(_code_of(rule))
+
+
+def _crash(item: SelectedRule, error: BaseException, found: Sequence[Finding]) -> _Result:
+    finding = rule_crashed(item.rule, error, item.origin)
+    return _Result(Status.CRASHED, (*found, finding), describe_error(error))
+
+
+def _outcome(item: SelectedRule, result: _Result, seconds: float) -> Outcome:
+    own = sum(1 for finding in result.findings if finding.code == item.rule.code)
+    return Outcome(
+        code=item.rule.code,
+        name=item.rule.name,
+        phase=item.rule.phase,
+        status=result.status,
+        findings=own,
+        reason=result.reason,
+        partial=bool(result.reason) and own > 0,
+        explicit=item.explicit,
+        lacks=result.lacks,
+        pack=item.pack,
+        seconds=seconds,
+        unfinished=result.unfinished,
+    )
+
+
+def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
+    if severity is None or finding.phase is Phase.ENGINE or finding.severity is severity:
+        return finding
+    return evolve(finding, severity=severity)
+
+
+def matches_selector(rule: Rule, selector: str) -> bool:
+    """Whether a gate's selector (ALL, a phase, a code or code prefix) covers `rule`."""
+    return selector in ("ALL", rule.phase.value) or rule.code.startswith(selector)
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Report order: phase, code, subject (numbers as numbers), key, ... Independent of hash seeds and yield order."""
+    placed = sorted(((_place(item), item) for item in findings), key=itemgetter(0))
+    ordered: list[Finding] = []
+    for _, group in groupby(placed, key=itemgetter(0)):
+        same = [item for _, item in group]
+        ordered.extend(same if len(same) == 1 else sorted(same, key=_details))
+    return ordered
+
+
+def _place(item: Finding) -> tuple[Any, ...]:
+    return (item.phase.order, item.code, natural_key(item.subject), item.key, item.ranks, item.message)
+
+
+def _details(item: Finding) -> tuple[Any, ...]:
+    """What tells findings of one place apart: costly, and rarely needed."""
+    return (item.owner or "", item.kind.value, item.severity.order, repr(item.evidence))

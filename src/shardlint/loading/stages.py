@@ -1,0 +1,125 @@
+"""A checkpoint seen behind a recorded stage of conversions: other keys, other shapes, made of the stored tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from attrs import evolve, frozen
+
+from ..facts import CheckpointFacts, EntryFacts, LeftoverKey, PlanFacts, TensorPlan
+from ..facts.checkpoint import TORCH_DTYPES
+from .loader import PlanUnknownError
+from .planner import Exclusions
+from .recorded_conversions import Made, recorded_list, recorded_stages, run_stage
+
+_FORMATS = {name: found for found, name in reversed(TORCH_DTYPES.items())}
+
+
+@frozen(kw_only=True)
+class Road:
+    """
+    How a live model was loaded, in recorded stages.
+
+    `before` are those that run on the stored keys one after another; `last` is the one that knows the live names, None
+    for the mapping of the model type. `recorded` tells that the stages stand on the model.
+    """
+
+    before: tuple[tuple[Any, ...], ...] = ()
+    last: tuple[Any, ...] | None = None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the model carries a record that replaces the mapping of its type."""
+        return bool(self.before) or self.last is not None
+
+
+def road_of(model: Any, *, pretrained: bool, renames: Sequence[tuple[str, str]] = ()) -> Road:
+    """
+    The road that the record on the model says: both stages when they are recorded, else the recorded list.
+
+    For a model of Transformers the recorded list is no road of its own: its conversions join those of the model type.
+    Raises `PlanUnknownError` for half a record, and for declared renamings beside stages.
+    """
+    stages = recorded_stages(model)
+    if stages is None:
+        alone = () if pretrained else recorded_list(model)
+        return Road(before=(alone,) if alone else ())
+    if renames:
+        raise PlanUnknownError(
+            "the model records its conversions in stages, and checkpoint.renames is declared too: put the renamings "
+            "into the base stage, where their order is known"
+        )
+    if pretrained:
+        return Road(before=(stages.base,), last=stages.replacement)
+    return Road(before=(stages.base, stages.replacement))
+
+
+@frozen(kw_only=True)
+class Behind:
+    """The checkpoint behind some stages. `made` has its tensors by their keys there."""
+
+    checkpoint: CheckpointFacts
+    made: Mapping[str, Made]
+
+
+def behind(
+    checkpoint: CheckpointFacts, stages: Sequence[Sequence[Any]], model: Any, leaf: Callable[[EntryFacts], Any]
+) -> Behind:
+    """Run the stages over `leaf(entry)` for every stored key. Raises `PlanUnknownError`."""
+    stored = {entry.key: entry for entry in checkpoint.entries}
+    made = {key: Made(tensor=leaf(entry), keys=(key,)) for key, entry in stored.items()}
+    for stage in stages:
+        again = run_stage(stage, {key: item.tensor for key, item in made.items()}, model)
+        made = {name: _joined(item, made) for name, item in again.items()}
+    return Behind(checkpoint=with_tensors(checkpoint, made), made=made)
+
+
+def _joined(item: Made, before: Mapping[str, Made]) -> Made:
+    keys = tuple(dict.fromkeys(key for name in item.keys for key in before[name].keys))
+    operations = tuple(name for key in item.keys[:1] for name in before[key].operations) + item.operations
+    return Made(tensor=item.tensor, keys=keys, operations=operations)
+
+
+def with_tensors(checkpoint: CheckpointFacts, made: Mapping[str, Made]) -> CheckpointFacts:
+    """The facts of a checkpoint that stores these tensors under these keys instead of its own."""
+    files = {entry.key: entry.file for entry in checkpoint.entries}
+    entries = tuple(
+        EntryFacts(
+            key=key,
+            dtype=_FORMATS.get(str(item.tensor.dtype).removeprefix("torch."), "U8"),
+            shape=tuple(int(size) for size in item.tensor.shape),
+            file=next((files[name] for name in item.keys if name in files), ""),
+            begin=0,
+            end=0,
+        )
+        for key, item in made.items()
+    )
+    return evolve(checkpoint, entries=entries)
+
+
+def in_stored_keys(
+    plan: PlanFacts, found: Behind, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
+) -> PlanFacts:
+    """The plan of the checkpoint behind its stages, told in the keys that are stored."""
+    stored = {entry.key: entry for entry in checkpoint.entries}
+    globs = exclusions.keys if exclusions else ()
+    leftovers = tuple(
+        _leftover(item, stored[key], globs) for item in plan.leftovers for key in found.made[item.key].keys
+    )
+    tensors = tuple(_in_stored_keys(tensor, found.made) for tensor in plan.tensors)
+    return evolve(plan, tensors=tensors, leftovers=leftovers)
+
+
+def _leftover(item: LeftoverKey, entry: EntryFacts, globs: Sequence[tuple[str, re.Pattern[str]]]) -> LeftoverKey:
+    found = evolve(item, key=entry.key, file=entry.file, dtype=entry.dtype, shape=entry.shape)
+    glob = next((text for text, pattern in globs if pattern.match(entry.key)), None)
+    return found if glob is None or found.reason != "unexpected" else evolve(found, reason="excluded", pattern=glob)
+
+
+def _in_stored_keys(tensor: TensorPlan, made: Mapping[str, Made]) -> TensorPlan:
+    keys = tuple(dict.fromkeys(key for source in tensor.sources for key in made[source].keys))
+    before = tuple(name for source in tensor.sources[:1] for name in made[source].operations)
+    return msgspec.structs.replace(tensor, sources=keys, operations=(*before, *tensor.operations))

@@ -1,0 +1,150 @@
+"""
+Linting on every rank of a job: ranks compare their facts, and agree on one report and one exit status.
+
+    job = Job.join(timeout=120)
+    facts = job.share(facts) if job else facts
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
+
+from ..facts import Facts, FrozenDict, Section
+from ..report.model import Report
+from .merge_reports import RanksReport, decode_report, digest_source, encode_report, merge
+
+if TYPE_CHECKING:
+    from ..target import LiveTarget
+    from .store import Ask, Place
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that a rank waits for the others."""
+
+
+@frozen
+class Job:
+    """The job that this process is a rank of. Every rank must call the same methods in the same order."""
+
+    place: Place
+    timeout: float = DEFAULT_TIMEOUT
+
+    @classmethod
+    def join(cls, timeout: float = DEFAULT_TIMEOUT) -> Job | None:
+        """
+        The job of this process; None when it is alone, or when `timeout` is 0: then each rank lints for itself.
+
+        Raises `RanksError` when there is a job that cannot be joined.
+        """
+        from .store import place_in_job
+
+        place = place_in_job(timeout) if timeout > 0 else None
+        return None if place is None else cls(place, timeout)
+
+    def share(self, facts: Facts) -> Facts:
+        """
+        The facts with what the ranks do not agree about. Raises `RanksError` as `agree` does.
+
+        Each rank keeps its own facts; what is compared are digests first, and rows only where those differ.
+        """
+        from .compare import compare_ranks
+
+        place = self.place
+        return evolve(
+            facts,
+            ranks=compare_ranks(place, facts, self.timeout),
+            environment=evolve(facts.environment, rank=place.rank, world_size=place.world_size),
+            absent=FrozenDict({name: why for name, why in facts.absent.items() if name != Section.RANKS.value}),
+        )
+
+    def agree(self, report: Report) -> Report:
+        """
+        One report for the job, the same on every rank: findings name the ranks that they concern.
+
+        Raises `RanksError` when a rank failed, died or did not come in time.
+        """
+        from .store import converse
+
+        own = encode_report(report)
+        digest = hashlib.blake2b(digest_source(report).encode(), digest_size=16).hexdigest()
+
+        def lead(digests: list[str], ask: Ask) -> str:
+            alike: dict[str, list[int]] = {}
+            for rank, said in enumerate(digests):
+                alike.setdefault(said, []).append(rank)
+            others = [ranks[0] for ranks in alike.values() if ranks[0] != 0]
+            texts = {0: own} | (ask(others, "report") if others else {})
+            reports = [
+                RanksReport(ranks=tuple(ranks), report=decode_report(texts[ranks[0]])) for ranks in alike.values()
+            ]
+            return encode_report(merge(reports, self.place.world_size))
+
+        return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
+
+    def meet(self) -> None:
+        """Return once every rank is here. Raises `RanksError` as `agree` does."""
+        from .store import converse
+
+        converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
+
+
+@frozen
+class JobReport:
+    """The report of the job, the same on every rank; `leads` tells whether this rank is the one that shows it."""
+
+    report: Report
+    leads: bool
+    job: Job | None = None
+
+    def show(self, write: Callable[[], None]) -> None:
+        """
+        Let the leading rank write the report; the others return when it has.
+
+        A rank that left earlier with an exit status of its own would make the launcher end the one that writes.
+        """
+        if self.leads:
+            with telling_others(self.job.timeout if self.job else 0.0):
+                write()
+        if self.job is not None:
+            self.job.meet()
+
+
+def lint_in_job(
+    collect: Callable[[], tuple[Facts, LiveTarget | None]],
+    judge: Callable[[Facts, LiveTarget | None], Report],
+    timeout: float = DEFAULT_TIMEOUT,
+) -> JobReport:
+    """
+    Collect and judge on this rank, compare with the others, and agree on one report; alone, just collect and judge.
+
+    What `collect` or `judge` raises is raised here and ends the other ranks with a `RanksError` that says it.
+    """
+    with telling_others(timeout):
+        facts, live = collect()
+    job = Job.join(timeout)
+    if job is None:
+        return JobReport(judge(facts, live), True)
+    facts = job.share(facts)
+    with telling_others(timeout):
+        report = judge(facts, live)
+    return JobReport(job.agree(report), job.place.rank == 0, job)
+
+
+@contextlib.contextmanager
+def telling_others(timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
+    """Run a block; when it raises, tell the other ranks, so that they end with this error instead of waiting."""
+    try:
+        yield
+    except BaseException as error:
+        from .store import RanksError, fail, place_in_job
+
+        if timeout > 0 and not isinstance(error, RanksError):
+            with contextlib.suppress(Exception):  # the block's own error must get out, whatever the store does
+                place = place_in_job(min(timeout, 5.0))
+                if place is not None:
+                    fail(place, error)
+        raise

@@ -1,0 +1,1 @@
+"""Compare runs of bytes in bounded memory and describe what differs."""

@@ -1,0 +1,1 @@
+"""Open stored tensors for reading in place."""

@@ -1,0 +1,1 @@
+"""Tensors of element positions, on which a conversion runs without values."""

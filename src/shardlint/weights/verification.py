@@ -1,0 +1,230 @@
+"""Verify a live model against its checkpoint, on one rank or on all of a job together."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from attrs import evolve, field, frozen
+
+from ..checkpoint.folder import collect_checkpoint
+from ..collect.model import model_facts as collect_model_facts
+from ..facts import CheckpointFacts, ContractFacts, ModelFacts
+from ..introspect.walk import walk
+from ..loading.loader import PlanUnknownError
+from ..loading.planner import Exclusions
+from ..ranks.exchange import Exchange, RankError
+from . import replicas
+from .compare.threads import Options
+from .forward import Forward, forward, forward_of_folder
+from .merge import INTERRUPTED, merged
+from .rank_part import RankPart, Worker
+from .report_files import begun, failed_result, reported, write_rank
+from .result import ReplicaGroup, Result
+from .shards import ExternalState, Shard, shards_of
+
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class Request:
+    """
+    What to verify. Facts that are there already need not be collected again.
+
+    `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full` (every replica reads it).
+    `rank_timeout` is how many seconds a rank may be silent. `reports` is the folder for the report files.
+    """
+
+    model: Any
+    checkpoint: str | Path
+    model_facts: ModelFacts | None = None
+    checkpoint_facts: CheckpointFacts | None = None
+    contract: ContractFacts | None = None
+    renames: tuple[tuple[str, str], ...] = ()
+    external: ExternalState | None = None
+    options: Options = field(factory=Options)
+    replicas: str = "digest"
+    rank_timeout: float = 60.0
+    reports: Path | None = None
+
+
+@frozen
+class _Local:
+    forward: Forward
+    shards: tuple[Shard, ...]
+
+
+def run(request: Request) -> Result:
+    """
+    Verify on all ranks together; every rank gets the result of all.
+
+    What fails on one rank (a file, a shard, a dead rank) is told in `Result.errors`, on every rank, and never hangs.
+    """
+    try:
+        with Exchange(limit=request.rank_timeout, stop=request.options.stop) as exchange:
+            begun(request.reports, exchange, str(request.checkpoint))
+            options = evolve(request.options, pulse=exchange.step)
+            return _Run(evolve(request, options=options), exchange).run()
+    except RankError as error:
+        return failed_result(error, str(request.checkpoint), request.reports)
+
+
+def run_replicas(model: Any, options: Options, rank_timeout: float) -> Result:
+    """Compare replicas without a checkpoint; every rank gets the result of all."""
+    try:
+        with Exchange(limit=rank_timeout, name="replicas", stop=options.stop) as exchange:
+            return _replicas_alone(model, evolve(options, pulse=exchange.step), exchange)
+    except RankError as error:
+        return failed_result(error, "", None)
+
+
+def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
+    error, interrupted = "", False
+    shards: tuple[Shard, ...] = ()
+    mine: dict[str, str] = {}
+    try:
+        shards = shards_of(model)
+    except Exception as failure:  # told as a rank error, whatever it is
+        error = f"{type(failure).__name__}: {failure}"
+    orders, groups = replicas.assign(exchange, shards)
+    try:
+        mine = replicas.digests(shards, orders.digests, options)
+    except KeyboardInterrupt:
+        interrupted = True
+    except Exception as failure:
+        error = error or f"{type(failure).__name__}: {failure}"
+    wrong = replicas.differing(exchange, groups, mine)
+    said = [msgspec.json.decode(blob, type=tuple[str, bool]) for blob in exchange.gather(_json((error, interrupted)))]
+    result = Result(
+        rows=(),
+        replicas=wrong,
+        errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
+        incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
+        world_size=exchange.world_size,
+    )
+    return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
+
+
+_json = msgspec.json.encode
+
+
+class _Run:
+    """The steps of one verification. Each is made on every rank, also on one that failed, so that none waits."""
+
+    def __init__(self, request: Request, exchange: Exchange) -> None:
+        self.request = request
+        self.exchange = exchange
+        self.part = RankPart(rank=exchange.rank)
+
+    def run(self) -> Result:
+        local = self._guarded(self._prepare)
+        shards = local.shards if local else ()
+        orders, groups = replicas.Orders(), replicas.Groups()
+        if self.exchange.world_size > 1 and self.request.replicas == "digest":
+            orders, groups = replicas.assign(self.exchange, shards)
+        if local:
+            self._guarded(lambda: self._compare(local, frozenset(orders.followed)))
+        wrong: tuple[ReplicaGroup, ...] = ()
+        if self.exchange.world_size > 1 and self.request.replicas == "digest":
+            wrong = self._replicas(local, orders, groups)
+        self._report()
+        return self._finish(local, wrong)
+
+    def _guarded(self, step: Callable[[], T]) -> T | None:
+        """A step of this rank alone: what it raises is told to all ranks at the end."""
+        try:
+            return step()
+        except KeyboardInterrupt:
+            self.part.interrupted = True
+        except PlanUnknownError as error:
+            self.part.error, self.part.unplanned = str(error), True
+        except Exception as error:  # told as a rank error, whatever it is
+            self.part.error = self.part.error or f"{type(error).__name__}: {error}"
+        return None
+
+    def _prepare(self) -> _Local:
+        request = self.request
+        checkpoint = request.checkpoint_facts or collect_checkpoint(Path(request.checkpoint))
+        facts = request.model_facts or collect_model_facts(walk(request.model))
+        exclusions = exclusions_of(request.contract)
+        follow = forward_of_folder if checkpoint.format == "dcp" else forward
+        plan = follow(request.model, facts, checkpoint, renames=request.renames, exclusions=exclusions)
+        return _Local(plan, shards_of(request.model, request.external))
+
+    def _compare(self, local: _Local, followed: frozenset[str]) -> None:
+        worker = Worker(local.forward, self.request.options, self.exchange.rank)
+        self.part = worker.part
+        worker.run(local.shards, followed)
+
+    def _replicas(self, local: _Local | None, orders: replicas.Orders, groups: replicas.Groups) -> tuple[Any, ...]:
+        """Compare digests; a rank whose bits are not its leader's compares them with the file itself."""
+        shards = local.shards if local else ()
+        options = self.request.options
+        mine = self._guarded(lambda: replicas.digests(shards, orders.digests, options)) or {}
+        wrong = replicas.differing(self.exchange, groups, mine)
+        again: dict[int, list[str]] = {rank: [] for rank in range(self.exchange.world_size)}
+        for group in wrong:
+            for rank in group.ranks:
+                again[rank].append(group.name)
+        blobs = [msgspec.json.encode(names) for names in again.values()]
+        names = set(msgspec.json.decode(self.exchange.scatter(blobs), type=list[str]))
+        if names and local:
+            self._guarded(lambda: self._recheck(local, names))
+        return wrong
+
+    def _recheck(self, local: _Local, names: set[str]) -> None:
+        worker = Worker(local.forward, evolve(self.request.options, progress=None), self.exchange.rank)
+        found = worker.run([shard for shard in local.shards if shard.name in names])
+        self.part.counts += found.counts
+        self.part.layouts += found.layouts
+        self.part.live = [live for live in self.part.live if live.name not in names] + found.live
+        self.part.interrupted |= found.interrupted
+
+    def _finish(self, local: _Local | None, wrong: Sequence[ReplicaGroup]) -> Result:
+        self.part.sent = self.exchange.sent
+        blobs = self.exchange.gather(msgspec.json.encode(self.part))
+        answer = b""
+        if blobs:
+            parts = [msgspec.json.decode(blob, type=RankPart) for blob in blobs]
+            result = merged(local.forward, parts) if local else _failed(parts)
+            result = evolve(
+                result,
+                replicas=tuple(wrong),
+                checkpoint=str(self.request.checkpoint),
+                exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
+            )
+            result = evolve(result, notes=tuple(dict.fromkeys((*result.notes, *self.part.notes))))
+            answer = msgspec.json.encode(reported(result, self.request.reports, self.exchange))
+        return msgspec.json.decode(self.exchange.broadcast(answer), type=Result)
+
+    def _report(self) -> None:
+        """A report that cannot be written is told, and stops nobody."""
+        if self.request.reports is not None:
+            try:
+                write_rank(self.part, self.request.reports)
+            except OSError as error:
+                self.part.notes.append(f"rank {self.exchange.rank}: the report could not be written: {error}")
+
+
+def _failed(parts: Sequence[RankPart]) -> Result:
+    """The result when rank 0, whose plan counts for all, has none."""
+    errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
+    incomplete = INTERRUPTED if any(part.interrupted for part in parts) else ""
+    if parts[0].unplanned:
+        incomplete = f"no load plan can be made: {parts[0].error}"
+    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))
+
+
+def exclusions_of(contract: ContractFacts | None) -> Exclusions:
+    """The contract's globs of names that are meant to have no counterpart."""
+    if contract is None:
+        return Exclusions()
+    return Exclusions(tensors=_globs(contract.training_only_targets), keys=_globs(contract.inference_only_sources))
+
+
+def _globs(globs: Sequence[str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((glob, re.compile(fnmatch.translate(glob))) for glob in globs)
