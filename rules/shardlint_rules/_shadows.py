@@ -35,7 +35,7 @@ def dead_shadows(facts: Facts) -> Shadows:
     missing = _without_source(facts)
     if missing is None:
         return Shadows(undecided=candidates)
-    return Shadows(found=tuple(item for item in candidates if item.fqn in missing))
+    return Shadows(found=tuple(candidate for candidate in candidates if candidate.fqn in missing))
 
 
 def _candidates(facts: Facts) -> Iterator[TensorFacts]:
@@ -65,5 +65,5 @@ def _without_source(facts: Facts) -> set[str] | None:
     if facts.load is not None and facts.load.reported:
         return set(facts.load.missing)
     if facts.plan is not None:
-        return {item.name for item in facts.plan.tensors if item.status.startswith("missing")}
+        return {tensor.name for tensor in facts.plan.tensors if tensor.status.startswith("missing")}
     return None

@@ -60,15 +60,15 @@ class _Reader:
             data = {"fields": {str(key): value for key, value in data.items() if key != "name"}} | _only(data, "name")
         values = self._values(kind, data, where)
         before = len(self.problems)
-        for item in attrs.fields(kind):
-            if item.default is attrs.NOTHING and item.name not in values:
-                self.problems.append((where, f"expected the key {_spelt(item.name)!r}, which is missing"))
+        for field in attrs.fields(kind):
+            if field.default is attrs.NOTHING and field.name not in values:
+                self.problems.append((where, f"expected the key {_spelt(field.name)!r}, which is missing"))
         if len(self.problems) > before:
             return None
         return self._construct(kind, values, where)
 
     def _values(self, kind: type, data: Mapping[Any, Any], where: str) -> dict[str, Any]:
-        known = {item.name for item in attrs.fields(kind)}
+        known = {field.name for field in attrs.fields(kind)}
         values: dict[str, Any] = {}
         for key, value in data.items():
             name = str(key).replace("-", "_")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @frozen(kw_only=True)
-class Run:
+class LintRun:
     """A report, and what became of every suppression on the way to it."""
 
     report: Report
@@ -61,14 +61,14 @@ class Session:
     @property
     def wants_values(self) -> bool:
         """Whether some selected rule needs statistics of values, which take a pass over all tensors."""
-        return any(Section.VALUES in item.rule.needs for item in self.rules)
+        return any(Section.VALUES in rule.rule.needs for rule in self.rules)
 
     @property
     def has_heavy_rules(self) -> bool:
         """Whether some rule is evaluated that reads every weight."""
-        return any(item.rule.cost is Cost.HEAVY and (self.heavy or item.explicit) for item in self.rules)
+        return any(rule.rule.cost is Cost.HEAVY and (self.heavy or rule.explicit) for rule in self.rules)
 
-    def run(self, facts: Facts, live: LiveTarget | None = None) -> Run:
+    def run(self, facts: Facts, live: LiveTarget | None = None) -> LintRun:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
         from .introspect.attributes import gc_paused
 
@@ -98,7 +98,7 @@ class Session:
             coverage=coverage_of(facts),
             seconds=time.perf_counter() - started,
         )
-        return Run(report=report, suppressed=hidden)
+        return LintRun(report=report, suppressed=hidden)
 
 
 def load_registry(settings: Settings, *, require: Iterable[str] = (), disable: Iterable[str] = ()) -> Registry:
@@ -192,7 +192,7 @@ def lint(
     to judge: that is a `TargetError`.
 
     In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
-    waits `rank_timeout` seconds for the others, and then raises `shardlint.ranks.job.RanksError` naming those that
+    waits `rank_timeout` seconds for the others, and then raises `shardlint.ranks.job.JobError` naming those that
     failed or did not come. With 0 this rank lints for itself.
 
     Raises `TypeError` for arguments of the wrong kind, `ConfigError` and `SelectionError` for settings and selectors

@@ -16,7 +16,7 @@ ERROR_TEXT_LIMIT = 2000  # characters of a foreign error's text that evidence ke
 
 
 @frozen(kw_only=True)
-class Origin:
+class PackOrigin:
     """
     The pack that something comes from, and its distribution (empty for a local pack) with its version.
 
@@ -201,7 +201,7 @@ def code_frame(code: CodeType | None, line: int | None = None) -> str:
     return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}" if code else ""
 
 
-def rule_crashed(rule: Rule, error: BaseException, origin: Origin) -> Finding:
+def rule_crashed(rule: Rule, error: BaseException, origin: PackOrigin) -> Finding:
     """SL001 for a rule of which `error` escaped, naming pack, version and the last frame inside the pack."""
     text = describe_error(error)
     return diagnostic(
@@ -212,7 +212,7 @@ def rule_crashed(rule: Rule, error: BaseException, origin: Origin) -> Finding:
     )
 
 
-def pack_failed(origin: Origin, step: str, error: BaseException) -> Finding:
+def pack_failed(origin: PackOrigin, step: str, error: BaseException) -> Finding:
     """
     SL002 for a pack of which `error` escaped at `step` (`importing it`, `shardlint_rules()`, ...).
 
@@ -229,7 +229,7 @@ def pack_failed(origin: Origin, step: str, error: BaseException) -> Finding:
     )
 
 
-def duplicate(what: str, value: str, origins: Iterable[Origin], outcome: str) -> Finding:
+def duplicate(what: str, value: str, origins: Iterable[PackOrigin], outcome: str) -> Finding:
     """SL008 for a code, rule name or pack name (`what`) that several packs claim; `outcome` says who keeps it."""
     claimants = [origin.label for origin in origins]
     return diagnostic(
@@ -242,7 +242,7 @@ def duplicate(what: str, value: str, origins: Iterable[Origin], outcome: str) ->
     )
 
 
-def _evidence(origin: Origin, error: BaseException) -> dict[str, str]:
+def _evidence(origin: PackOrigin, error: BaseException) -> dict[str, str]:
     """What is known of pack and error; what is unknown, or said by the message already, is left out."""
     fault = isinstance(error, PackFault)
     known = {

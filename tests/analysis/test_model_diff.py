@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from shardlint.analysis.model_diff import KINDS, Difference, diff_models
+from shardlint.analysis.model_diff import KINDS, ModelDifference, diff_models
 from shardlint.collect.model import model_facts
 from shardlint.introspect.walk import walk
 
@@ -109,7 +109,7 @@ def test_reversing_swaps_before_and_after():
     forth = diff_models(inventory(), inventory(untie))
     back = diff_models(inventory(untie), inventory())
     assert back == tuple(
-        Difference(kind=item.kind, fqn=item.fqn, before=item.after, after=item.before) for item in forth
+        ModelDifference(kind=item.kind, fqn=item.fqn, before=item.after, after=item.before) for item in forth
     )
 
 

@@ -144,15 +144,15 @@ def plan_many(folder: Path) -> dict[str, Any]:
     from shardlint.checkpoint.folder import collect_checkpoint
     from shardlint.engine.runner import SelectedRule, evaluate
     from shardlint.facts import Facts
-    from shardlint.loading.identity_loader import IdentityRules
-    from shardlint.loading.loader import LiveTensor
+    from shardlint.loading.identity_loader import IdentityLoader
+    from shardlint.loading.loader import PlannedTarget
     from shardlint.loading.planner import LiveModel, make_plan
     from shardlint_rules.pack import shardlint_rules
 
     rules = [SelectedRule(rule=rule()) for rule in shardlint_rules() if rule.phase.value == "D5"]
     live = LiveModel(
         tensors={
-            key: LiveTensor(shape=tuple(shape), dtype="bfloat16", identity=key) for key, _, shape in many_tensors()
+            key: PlannedTarget(shape=tuple(shape), dtype="bfloat16", identity=key) for key, _, shape in many_tensors()
         }
     )
     decoding = [seconds(lambda: decode(folder))[0] for _ in range(7)]  # first, while the heap is small
@@ -160,7 +160,7 @@ def plan_many(folder: Path) -> dict[str, Any]:
     checkpoint = collect_checkpoint(folder)
 
     def work() -> Any:
-        plan = make_plan(IdentityRules(), live, checkpoint)
+        plan = make_plan(IdentityLoader(), live, checkpoint)
         return evaluate(Facts(checkpoint=checkpoint, plan=plan), rules)
 
     first, found = seconds(work)

@@ -15,7 +15,7 @@ from shardlint.collect.sharding import sharding_facts
 from shardlint.facts import Facts
 from shardlint.introspect.walk import walk
 from shardlint.ranks.compare import compare_ranks
-from shardlint.ranks.store import Place
+from shardlint.ranks.store import RankPlace
 from shardlint.testing import base_snapshot
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.slow]
@@ -82,7 +82,7 @@ def sent(world, facts):
     store, places = dist.HashStore(), {}
 
     def rank(number):
-        places[number] = Place(store, number, world)
+        places[number] = RankPlace(store, number, world)
         compare_ranks(places[number], Facts(sharding=facts), 60.0)
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(world)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardlint.collect.sharding import ownership_book
+from shardlint.collect.sharding import collect_ownership
 from shardlint.collect.values import values_facts
 from shardlint.facts import Facts
 from shardlint.introspect.walk import walk
@@ -31,12 +31,12 @@ def processor_time(function):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_one_and_a_half_passes_of_aminmax(dtype, one_thread):
     model = nn.ModuleList(nn.Linear(2048, 2048, dtype=dtype) for _ in range(32))  # 0.5 GB in float32
-    book = ownership_book(walk(model))
+    tables = collect_ownership(walk(model))
     tensors = [parameter.detach() for parameter in model.parameters()]
     rounds = [
         (
             processor_time(lambda: [torch.aminmax(tensor) for tensor in tensors]),
-            processor_time(lambda: values_facts(book, Facts())),
+            processor_time(lambda: values_facts(tables, Facts())),
         )
         for _ in range(7)
     ]

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 from shardlint.weights.compare.bits import bits_of
-from shardlint.weights.compare.live_tensor import LiveTensor
+from shardlint.weights.compare.live_tensor import LiveBytes
 from shardlint.weights.compare.threads import Options, compare
 from support.leaves import leaf, pieces_of, write
 
@@ -46,7 +46,7 @@ def bench(tmp_path_factory):
 
 
 def pieces(live, sources):
-    return [piece for key in live for piece in pieces_of(LiveTensor(key, live[key]), leaf(sources[key]), sources)]
+    return [piece for key in live for piece in pieces_of(LiveBytes(key, live[key]), leaf(sources[key]), sources)]
 
 
 def baseline(sources, live, threads: int) -> None:

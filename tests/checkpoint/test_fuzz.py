@@ -16,8 +16,8 @@ from shardlint.checkpoint.folder import CheckpointError, collect_checkpoint
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import CheckpointFacts, Facts
 from shardlint.facts.codec import decode_facts, encode_facts
-from shardlint.loading.identity_loader import IdentityRules
-from shardlint.loading.loader import LiveTensor
+from shardlint.loading.identity_loader import IdentityLoader
+from shardlint.loading.loader import PlannedTarget
 from shardlint.loading.planner import LiveModel, make_plan
 from shardlint_rules.pack import shardlint_rules
 from support.safetensors_files import header
@@ -67,7 +67,7 @@ def refused(error: CheckpointError) -> None:
 
 def live_model() -> LiveModel:
     shapes = {key: tuple(shape) for key, (_, shape) in TENSORS.items()}
-    return LiveModel(tensors={key: LiveTensor(shape=shapes[key], dtype="float32", identity=key) for key in shapes})
+    return LiveModel(tensors={key: PlannedTarget(shape=shapes[key], dtype="float32", identity=key) for key in shapes})
 
 
 def look_at(folder: Path, *, deeply: bool) -> CheckpointFacts | None:
@@ -82,9 +82,9 @@ def look_at(folder: Path, *, deeply: bool) -> CheckpointFacts | None:
         encoded = encode_facts(Facts(checkpoint=facts))
         assert encode_facts(decode_facts(encoded)) == encoded
         tensors = {
-            key: LiveTensor(shape=tuple(shape), dtype="float32", identity=key) for key, (_, shape) in TENSORS.items()
+            key: PlannedTarget(shape=tuple(shape), dtype="float32", identity=key) for key, (_, shape) in TENSORS.items()
         }
-        plan = make_plan(IdentityRules(), LiveModel(tensors=tensors), facts)
+        plan = make_plan(IdentityLoader(), LiveModel(tensors=tensors), facts)
         outcomes = evaluate(Facts(checkpoint=facts, plan=plan), RULES).outcomes
         assert not [item.code for item in outcomes if item.status is Status.CRASHED]
     return facts

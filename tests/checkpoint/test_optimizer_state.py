@@ -15,13 +15,13 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
 from shardlint import Target
-from shardlint.checkpoint.inert_pickle import Made, Name, Outside, StreamError, read_stream
+from shardlint.checkpoint.inert_pickle import InertObject, Name, Outside, StreamError, read_stream
 from shardlint.checkpoint.optimizer_state import stored_optimizers
 from shardlint.collect import collect
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d6_optimizer.state_keyed_by_position import StateKeyedByPosition
 
-INERT = (bool, int, float, str, bytes, bytearray, list, tuple, dict, Name, Made, Outside)
+INERT = (bool, int, float, str, bytes, bytearray, list, tuple, dict, Name, InertObject, Outside)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
@@ -93,7 +93,7 @@ def assert_inert(value):
             waiting += [*item, *item.values()]
         elif isinstance(item, (list, tuple)):
             waiting += item
-        elif isinstance(item, Made):
+        elif isinstance(item, InertObject):
             waiting += [item.callee, item.arguments, item.state, item.items, item.members]
         elif isinstance(item, Outside):
             waiting.append(item.key)
@@ -106,7 +106,7 @@ class Attack:
 
 def test_nothing_is_called(tmp_path):
     made = read_stream(pickle.dumps(Attack()))
-    assert isinstance(made, Made)
+    assert isinstance(made, InertObject)
     assert made.callee == Name(os.system.__module__, "system")
     assert made.arguments == ("touch /tmp/shardlint-was-here",)
     with zipfile.ZipFile(tmp_path / "optimizer.pt", "w") as archive:
@@ -153,7 +153,7 @@ def test_a_distributed_checkpoint_by_name(tmp_path, flat, one_rank):
     assert (facts.format, facts.named) == ("dcp", True)
     assert {item.key for item in facts.parameters} == {"a.weight", "a.bias", "b.weight", "b.bias"}
     assert next(item for item in facts.parameters if item.key == "b.weight").shapes["exp_avg"] == (3, 2)
-    assert_clean(run(model, optimizer, tmp_path))
+    assert_rule_clean(run(model, optimizer, tmp_path))
     other = net("a", "c")
     found = run(other, stepped(other), tmp_path)
     assert_findings(found, ".metadata", ".metadata")
@@ -168,7 +168,7 @@ def test_a_distributed_checkpoint_by_position(tmp_path, one_rank):
     dcp.save({"optimizer": stepped(model).state_dict()}, checkpoint_id=tmp_path / "optimizer_0")
     (facts,) = stored_optimizers(tmp_path)
     assert (facts.path, facts.named) == ("optimizer_0/.metadata", False)
-    assert_clean(run(model, stepped(model), tmp_path))
+    assert_rule_clean(run(model, stepped(model), tmp_path))
     other = net("b", "odd")
     assert_findings(run(other, stepped(other), tmp_path), "optimizer_0/.metadata")
 
@@ -181,7 +181,7 @@ def test_a_distributed_checkpoint_of_weights_alone_is_no_optimizer_state(tmp_pat
 def test_resuming_with_groups_in_another_order(tmp_path):
     model = net("odd", "b")
     torch.save(stepped(model).state_dict(), tmp_path / "optimizer.pt")
-    assert_clean(run(model, stepped(model), tmp_path))
+    assert_rule_clean(run(model, stepped(model), tmp_path))
     turned = stepped(model, list(model.parameters())[::-1])
     assert_findings(run(model, turned, tmp_path), "optimizer.pt")
     split = torch.optim.AdamW([{"params": [p for p in model.parameters() if p.ndim == n]} for n in (1, 2)])
@@ -191,7 +191,7 @@ def test_resuming_with_groups_in_another_order(tmp_path):
 def test_names_tell_the_order_where_shapes_do_not(tmp_path):
     model = net("a", "b")
     torch.save(stepped(model, model.named_parameters()).state_dict(), tmp_path / "optimizer.bin")
-    assert_clean(run(model, stepped(model), tmp_path))
+    assert_rule_clean(run(model, stepped(model), tmp_path))
     turned = list(model.b.parameters()) + list(model.a.parameters())
     assert_findings(run(model, stepped(model, turned), tmp_path), "optimizer.bin")
 

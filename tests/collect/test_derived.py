@@ -9,7 +9,7 @@ from torch import nn
 
 from shardlint import Severity, Target
 from shardlint.collect import collect
-from shardlint.testing import assert_clean, assert_findings, run_rule
+from shardlint.testing import assert_findings, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.derived_buffer_wrong import DerivedBufferWrong
 from support.models import llama
 
@@ -57,10 +57,10 @@ def test_as_built_and_after_short_and_long_sequences(kind, length):
     model = rope(kind)
     if length:
         model(input_ids=torch.ones(1, length, dtype=torch.long))
-    assert_clean(run(model))
+    assert_rule_clean(run(model))
     if length == 48:
         model(input_ids=torch.ones(1, 8, dtype=torch.long))
-        assert_clean(run(model))
+        assert_rule_clean(run(model))
 
 
 @pytest.mark.parametrize("kind", ROPE)
@@ -74,7 +74,7 @@ def test_garbage_after_to_empty(kind):
     for module in model.modules():
         module.__dict__.pop("_is_hf_initialized", None)
     model.init_weights()
-    assert_clean(run(model))
+    assert_rule_clean(run(model))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ROPE if kind != "default"])
@@ -108,7 +108,7 @@ def test_a_rotary_embedding_outside_of_any_library_model():
 
     model = nn.Module()
     model.rope = LlamaRotaryEmbedding(llama().config)
-    assert_clean(run(model))
+    assert_rule_clean(run(model))
     model.rope.inv_freq.zero_()
     assert_findings(run(model), "rope.inv_freq")
 
@@ -121,7 +121,7 @@ def test_what_a_module_promises():
         "table": SimpleNamespace(source=None, factory=lambda: torch.arange(4.0)),
         "copy": SimpleNamespace(source="table", factory=None),
     }
-    assert_clean(run(model))
+    assert_rule_clean(run(model))
     model.copy.zero_()
     assert_findings(run(model), "copy")
     model.table.zero_()
@@ -156,7 +156,7 @@ def test_caches_and_counters_are_no_derived_buffers():
     model = Counting(LlamaConfig(**{**llama().config.to_dict(), "num_hidden_layers": 1}))
     model.counts += 3
     model.cache += 3
-    assert_clean(run(model))
+    assert_rule_clean(run(model))
 
 
 def test_the_model_is_not_touched():

@@ -16,7 +16,7 @@ from shardlint import Target
 from shardlint.collect import collect
 from shardlint.config import load_settings
 from shardlint.contract import Contract, ContractError, Recipe, contract_from_mapping
-from shardlint.testing import assert_clean, assert_findings, run_rule
+from shardlint.testing import assert_findings, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
 from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
 from shardlint_rules.d4_materialization.derived_buffer_wrong import DerivedBufferWrong
@@ -51,7 +51,7 @@ def problem_of(facts):
 def test_right_and_wrong(persistent):
     model = nn.Sequential(Slopes(persistent))
     facts = facts_of(model, slopes)
-    assert_clean(run_rule(DerivedBufferWrong, facts))
+    assert_rule_clean(run_rule(DerivedBufferWrong, facts))
     assert facts.values.derived[0].recipe == "contract recipe slopes"
     model[0].slopes.zero_()
     assert_findings(run_rule(DerivedBufferWrong, facts_of(model, slopes)), "0.slopes")
@@ -60,7 +60,7 @@ def test_right_and_wrong(persistent):
 def test_the_recipe_wins_over_what_the_module_promises():
     model = Slopes()
     model._hp_rebuildable_buffer_specs = {"slopes": SimpleNamespace(source=None, factory=lambda: torch.ones(4))}
-    assert_clean(run_rule(DerivedBufferWrong, facts_of(model, slopes)))
+    assert_rule_clean(run_rule(DerivedBufferWrong, facts_of(model, slopes)))
 
 
 def test_the_recipe_gets_the_model_and_the_name_without_gradients():
@@ -158,7 +158,7 @@ def test_integers_are_not_compared_with_fractions():
     model = nn.Module()
     model.register_buffer("slopes", torch.arange(4))
     assert "expected integers" in problem_of(facts_of(model, lambda model, fqn: torch.arange(4) + 0.5))
-    assert_clean(run_rule(DerivedBufferWrong, facts_of(model, lambda model, fqn: torch.arange(4))))
+    assert_rule_clean(run_rule(DerivedBufferWrong, facts_of(model, lambda model, fqn: torch.arange(4))))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 import shardlint
 from shardlint import Target
 from shardlint.collect import collect
-from shardlint.testing import assert_clean, assert_findings, run_rule
+from shardlint.testing import assert_findings, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.never_written import NeverWritten
 from shardlint_rules.d4_materialization.non_finite_state import NonFiniteState
 from support.models import llama, saved
@@ -65,7 +65,7 @@ def test_a_state_dict_with_a_key_missing_is_found_whatever_the_loader_reports():
     facts = collect(Target(model=model, load_info=info))
     rotary = ["model.rotary_emb.inv_freq", "model.rotary_emb.original_inv_freq"]
     assert_findings(run_rule(NeverWritten, facts), "lm_head.weight", *rotary)
-    assert_clean(run_rule(NonFiniteState, facts))
+    assert_rule_clean(run_rule(NonFiniteState, facts))
 
 
 def test_an_initialiser_that_does_nothing():
@@ -77,7 +77,7 @@ def test_an_initialiser_that_does_nothing():
         module.__dict__.pop("_is_hf_initialized", None)
     model.init_weights()
     assert watch.report() == shardlint.WriteReport()
-    assert_clean(run_rule(NeverWritten, collect(Target(model=model))))
+    assert_rule_clean(run_rule(NeverWritten, collect(Target(model=model))))
 
 
 def test_experts_that_were_left_out():

@@ -17,7 +17,7 @@ from shardlint.config import (
 )
 from shardlint.config.nodes import MAX_BYTES
 from shardlint.config.schema import SETTINGS, all_keys
-from shardlint.engine.source import Source
+from shardlint.engine.source import SettingSource
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def test_every_setting_knows_its_place(folder):
     write("shardlint.yaml", FULL)
     settings = load_settings(folder)
     assert [str(item.source) for item in settings.layers[0].select] == ["shardlint.yaml:4", "shardlint.yaml:4"]
-    assert settings.layers[0].select[1].source == Source("shardlint.yaml", 4, 16, "lint.select[1]")
+    assert settings.layers[0].select[1].source == SettingSource("shardlint.yaml", 4, 16, "lint.select[1]")
     assert [str(item.source) for item in settings.suppressions] == ["shardlint.yaml:13", "shardlint.yaml:18"]
     assert str(settings.source("lint.heavy")) == "shardlint.yaml:8"
     assert str(settings.source("version")) == "shardlint.yaml:1"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardlint.config.nodes import Kind, RefusedError, Text
+from shardlint.config.nodes import NodeKind, RefusedError, Text
 from shardlint.config.toml_source import read_toml
 
 EXAMPLE = """\
@@ -44,11 +44,11 @@ def places(text):
     found = {}
 
     def walk(node, path):
-        if node.kind is Kind.MAPPING:
+        if node.kind is NodeKind.MAPPING:
             for entry in node.value:
                 found[(*path, entry.key)] = (entry.line, entry.column, entry.node.line, entry.node.column)
                 walk(entry.node, (*path, entry.key))
-        elif node.kind is Kind.SEQUENCE:
+        elif node.kind is NodeKind.SEQUENCE:
             for index, item in enumerate(node.value):
                 found[(*path, index)] = (item.line, item.column)
                 walk(item, (*path, index))
@@ -82,7 +82,7 @@ def test_kinds():
         Text.of("f.toml", "a = 1\nb = true\nc = 2026-01-01\nd = 2026-01-01T00:00:00\ne = 1.5\nf = 10:00:00\n")
     )
     kinds = [entry.node.kind for entry in node.value]
-    assert kinds == [Kind.INTEGER, Kind.BOOLEAN, Kind.DATE, Kind.OTHER, Kind.FLOAT, Kind.OTHER]
+    assert kinds == [NodeKind.INTEGER, NodeKind.BOOLEAN, NodeKind.DATE, NodeKind.OTHER, NodeKind.FLOAT, NodeKind.OTHER]
 
 
 @pytest.mark.parametrize(

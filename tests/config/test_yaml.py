@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlint.config import yaml_source
-from shardlint.config.nodes import MAX_BYTES, MAX_NODES, Kind, RefusedError, Text
+from shardlint.config.nodes import MAX_BYTES, MAX_NODES, NodeKind, RefusedError, Text
 from shardlint.config.yaml_source import read_yaml
 
 
@@ -149,5 +149,5 @@ def test_any_text_is_read_or_refused(text):
 def test_kinds():
     node = read("a: {}\nb: []\nc: yes\nd: 'yes'\n")
     kinds = [entry.node.kind for entry in node.value]
-    assert kinds == [Kind.MAPPING, Kind.SEQUENCE, Kind.PLAIN, Kind.STRING]
+    assert kinds == [NodeKind.MAPPING, NodeKind.SEQUENCE, NodeKind.PLAIN, NodeKind.STRING]
     assert [entry.node.boolean() for entry in node.value] == [None, None, True, None]

@@ -40,14 +40,14 @@ def test_the_odd_rank_is_named_and_every_rank_gets_the_same_report(seen):
 def test_an_error_on_one_rank_ends_the_others_with_its_text(seen):
     assert seen[2]["raises"]["error"] == "TargetError"
     for rank in (0, 1, 3):
-        assert seen[rank]["raises"]["error"] == "RanksError"
+        assert seen[rank]["raises"]["error"] == "JobError"
         assert "rank 2: TargetError: expected a torch.nn.Module" in seen[rank]["raises"]["text"]
         assert seen[rank]["raises"]["seconds"] < 45
 
 
 def test_a_late_rank_is_named_and_told(seen):
     for rank in range(WORLD):
-        assert seen[rank]["late"]["error"] == "RanksError"
+        assert seen[rank]["late"]["error"] == "JobError"
         assert "rank 3: did not take part within 1.5 s" in seen[rank]["late"]["text"]
 
 
@@ -64,7 +64,7 @@ def test_a_rank_may_lint_for_itself(seen):
 
 def test_a_dead_rank_is_named_within_the_limit(seen):
     for rank in (0, 2, 3):
-        assert seen[rank]["dead"]["error"] == "RanksError"
+        assert seen[rank]["dead"]["error"] == "JobError"
         assert "rank 1: did not take part within 2 s (dead, hanging, or it never called)" in seen[rank]["dead"]["text"]
         assert seen[rank]["dead"]["seconds"] < 30
 

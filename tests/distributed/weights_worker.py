@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from shardlint import weights
-from shardlint.weights import Kind, faults
+from shardlint.weights import RowKind, faults
 from shardlint.weights.compare.bits import bits_of
 
 SCENARIOS = {}
@@ -58,7 +58,7 @@ class Job:
 
 
 def seen(result):
-    rows = [row for row in result.of_kind(Kind.LIVE) if row.load_mismatches]
+    rows = [row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches]
     return {
         "verdict": result.verdict.value,
         "wrong": {row.name: [row.load_mismatches, row.first.rank, list(row.first.checkpoint_index)] for row in rows},
@@ -67,8 +67,8 @@ def seen(result):
         "replicas": [[group.name, group.reference, list(group.ranks)] for group in result.replicas],
         "faults": [fault.what for fault in faults(result)],
         "bytes": result.compared_bytes,
-        "checked": sum(row.checked for row in result.of_kind(Kind.LIVE)),
-        "stored": sum(row.checked == row.expected for row in result.of_kind(Kind.CHECKPOINT)),
+        "checked": sum(row.checked for row in result.of_kind(RowKind.LIVE)),
+        "stored": sum(row.checked == row.expected for row in result.of_kind(RowKind.CHECKPOINT)),
         "exchanged": list(result.exchanged),
     }
 

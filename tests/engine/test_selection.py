@@ -16,7 +16,7 @@ from shardlint.engine.selection import (
     select_rules,
     severity_from_user,
 )
-from shardlint.engine.source import Source
+from shardlint.engine.source import SettingSource
 from shardlint.plugins.registry import RegisteredRule
 
 PAGE = "Summary.\n\n## What it does\nx\n## Why it is unsafe\nx\n## What to do\nx\n"
@@ -42,12 +42,13 @@ CODES = {item.rule_class.code for item in RULES}
 
 
 def items(text, file="shardlint.yaml"):
-    return tuple(Item(word, Source(file, line, 5, "k")) for line, word in enumerate(text.split(), 1))
+    return tuple(Item(word, SettingSource(file, line, 5, "k")) for line, word in enumerate(text.split(), 1))
 
 
 def layer(select=None, extend="", ignore="", severity=(), file="shardlint.yaml"):
     levels = tuple(
-        SeverityItem(key, severity_from_user(value), Source(file, 40 + n)) for n, (key, value) in enumerate(severity)
+        SeverityItem(key, severity_from_user(value), SettingSource(file, 40 + n))
+        for n, (key, value) in enumerate(severity)
     )
     return Layer(
         select=None if select is None else items(select, file),
@@ -274,8 +275,8 @@ def test_the_order_of_rules_and_of_selectors_does_not_matter(layers, random):
 
 @given(stacks, layers_of_any_kind, selectors)
 def test_selecting_more_never_switches_off_and_ignoring_more_never_on(below, top, selector):
-    more = evolve(top, extend_select=(*top.extend_select, Item(selector, Source("f", 99))))
-    fewer = evolve(top, ignore=(*top.ignore, Item(selector, Source("f", 99))))
+    more = evolve(top, extend_select=(*top.extend_select, Item(selector, SettingSource("f", 99))))
+    fewer = evolve(top, ignore=(*top.ignore, Item(selector, SettingSource("f", 99))))
     now = on([*below, top])
     assert now <= on([*below, more])
     assert on([*below, fewer]) <= now

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from shardlint import Finding, Phase, Severity, SubjectKind
 from shardlint.diagnostics import diagnostic
 from shardlint.engine.runner import Outcome, Status
-from shardlint.engine.source import Source
+from shardlint.engine.source import SettingSource
 from shardlint.engine.suppressions import State, Suppression, apply_suppressions, check_rule
 
 TODAY = date(2026, 11, 30)
@@ -50,7 +50,7 @@ def ran(*codes, status=Status.FOUND, partial=False):
 
 
 def suppression(rules="D501", subject="**", **more):
-    source = Source("shardlint.yaml", more.pop("line", 7), 5, "lint.suppress[0]")
+    source = SettingSource("shardlint.yaml", more.pop("line", 7), 5, "lint.suppress[0]")
     return Suppression(rules=tuple(rules.split()), subject=subject, reason="known", source=source, **more)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from shardlint.ranks import exchange as module
 from shardlint.ranks.exchange import Exchange, RankError
-from shardlint.ranks.store import Place
+from shardlint.ranks.store import RankPlace
 
 WORLD = 3
 
@@ -30,7 +30,7 @@ def ranks(monkeypatch):
         found = {}
 
         def one(rank):
-            mine.place = Place(store, rank, WORLD)
+            mine.place = RankPlace(store, rank, WORLD)
             try:
                 with Exchange(**settings) as exchange:
                     found[rank] = work(exchange)
@@ -170,7 +170,7 @@ def test_a_store_that_is_gone_is_its_host(monkeypatch):
         def check(self, keys):
             raise RuntimeError("Connection reset by peer")
 
-    monkeypatch.setattr(module, "joined_place", lambda: Place(Gone(), 1, 2))
+    monkeypatch.setattr(module, "joined_place", lambda: RankPlace(Gone(), 1, 2))
     monkeypatch.setattr(module, "expect_no_more", lambda rank, why: None)
     with pytest.raises(RankError, match="its host has died") as caught, Exchange() as exchange:
         exchange.broadcast(b"")

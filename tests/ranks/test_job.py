@@ -21,7 +21,7 @@ from shardlint.facts import (
 from shardlint.ranks import store as exchange
 from shardlint.ranks.compare import BUCKETS, bucket_of, compare_ranks, groups_of, rows_of, summary_of
 from shardlint.ranks.job import Job, JobReport
-from shardlint.ranks.store import Place, RanksError, converse, fail
+from shardlint.ranks.store import JobError, RankPlace, converse, fail
 from shardlint.report.model import Report, Verdict
 from shardlint.rule import Finding, Phase, Severity, SubjectKind
 
@@ -32,7 +32,7 @@ def run_ranks(world, function, *, absent=()):
     results = {}
 
     def rank(number):
-        place = Place(store, number, world)
+        place = RankPlace(store, number, world)
         try:
             results[number] = (function(place), place)
         except Exception as error:
@@ -58,7 +58,7 @@ def test_a_late_rank_is_awaited_without_the_waiting_of_the_store():
     def late(place):
         if place.rank == 1:
             time.sleep(1.2)
-        return echo(Place(StoreThatCannotWait(place.store), place.rank, place.world_size))
+        return echo(RankPlace(StoreThatCannotWait(place.store), place.rank, place.world_size))
 
     assert run_ranks(2, late)[0][0] == "hello from 0 | hello from 1"
 
@@ -98,7 +98,7 @@ def test_many_turns_leave_few_keys():
     store = dist.HashStore()
 
     def rank(number):
-        place = Place(store, number, 3)
+        place = RankPlace(store, number, 3)
         for turn in range(20):
             assert "turn 7" not in echo(place, message=f"turn {turn}") or turn == 7
 
@@ -117,7 +117,7 @@ def test_ranks_that_do_not_come_are_named_within_the_limit(absent):
     assert time.monotonic() - started < 20
     for number in set(range(4)) - set(absent):
         error = results[number][0]
-        assert isinstance(error, RanksError)
+        assert isinstance(error, JobError)
         assert set(error.causes) == set(absent)
         assert "did not take part within 1 s" in str(error)
 
@@ -135,7 +135,7 @@ def test_an_error_of_one_rank_ends_all_of_them_at_once(culprit):
     assert time.monotonic() - started < 15
     for number in set(range(4)) - {culprit}:
         error = results[number][0]
-        assert isinstance(error, RanksError)
+        assert isinstance(error, JobError)
         assert error.causes == {culprit: "ValueError: no such layer"}
 
 
@@ -162,13 +162,13 @@ def test_a_rank_that_missed_turns_is_told_once_and_then_in_step_again():
     def talk(place):
         if place.rank == 0:
             for _ in range(3):
-                with pytest.raises(RanksError, match="rank 1: did not take part"):
+                with pytest.raises(JobError, match="rank 1: did not take part"):
                     echo(place, timeout=0.2)
             gave_up.set()
             assert told.wait(30)
         else:
             assert gave_up.wait(30)
-            with pytest.raises(RanksError, match="rank 1: did not take part"):
+            with pytest.raises(JobError, match="rank 1: did not take part"):
                 echo(place, timeout=20.0)
             told.set()
         return echo(place, timeout=20.0)
@@ -380,7 +380,7 @@ def test_a_report_that_cannot_be_written_ends_every_rank():
 
     results = run_ranks(2, function)
     assert isinstance(results[0][0], OSError)
-    assert isinstance(results[1][0], RanksError)
+    assert isinstance(results[1][0], JobError)
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -394,14 +394,14 @@ def test_a_rank_that_was_given_up_before_is_hardly_waited_for_and_only_once(monk
         return echo(place, timeout=600.0)  # joining the threads would fail long before
 
     for error, place in run_ranks(3, function, absent=(lost,)).values():
-        assert isinstance(error, RanksError)
+        assert isinstance(error, JobError)
         assert error.causes == {lost: "it died while it read"}
         assert place.gone == {}
     assert set(present) == {0, 1, 2} - {lost}
 
 
 def test_the_place_that_was_joined_is_found_again_and_never_waited_for(monkeypatch):
-    place = Place(dist.HashStore(), 1, 2)
+    place = RankPlace(dist.HashStore(), 1, 2)
     monkeypatch.setattr(exchange, "_places", {})
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

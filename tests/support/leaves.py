@@ -10,19 +10,19 @@ import torch
 from safetensors.torch import save_file
 
 from shardlint.weights.compare.bits import torch_dtype
-from shardlint.weights.compare.live_tensor import LiveTensor
+from shardlint.weights.compare.live_tensor import LiveBytes
 from shardlint.weights.compare.pieces import Piece
 from shardlint.weights.compare.threads import Compared, Options, compare
-from shardlint.weights.storage.stored_tensors import Source
+from shardlint.weights.storage.stored_tensors import TensorSource
 from shardlint.weights.symbolic.tensor import SymbolicTensor
 
 
-def write(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Source]:
+def write(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, TensorSource]:
     save_file({key: value.contiguous() for key, value in tensors.items()}, path)
     return read(path)
 
 
-def read(path: Path) -> dict[str, Source]:
+def read(path: Path) -> dict[str, TensorSource]:
     with path.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))
@@ -32,15 +32,15 @@ def read(path: Path) -> dict[str, Source]:
             dtype = torch_dtype(entry["dtype"])
             assert dtype is not None
             begin = 8 + length + entry["data_offsets"][0]
-            found[key] = Source(key=key, shape=tuple(entry["shape"]), dtype=dtype, path=path, begin=begin)
+            found[key] = TensorSource(key=key, shape=tuple(entry["shape"]), dtype=dtype, path=path, begin=begin)
     return found
 
 
-def leaf(source: Source) -> SymbolicTensor:
+def leaf(source: TensorSource) -> SymbolicTensor:
     return SymbolicTensor.leaf(source.key, source.shape, source.dtype)
 
 
-def pieces_of(live: LiveTensor, region: SymbolicTensor, sources: dict[str, Source]) -> list[Piece]:
+def pieces_of(live: LiveBytes, region: SymbolicTensor, sources: dict[str, TensorSource]) -> list[Piece]:
     found = []
     for block in region.blocks:
         dtype = region.dtype if block.source is None else getattr(block.source, "dtype", None)
@@ -48,7 +48,7 @@ def pieces_of(live: LiveTensor, region: SymbolicTensor, sources: dict[str, Sourc
     return found
 
 
-def run(live: torch.Tensor, region: SymbolicTensor, sources: dict[str, Source], **options) -> Compared:
+def run(live: torch.Tensor, region: SymbolicTensor, sources: dict[str, TensorSource], **options) -> Compared:
     staged = options.pop("staged", False)
-    live_tensor = LiveTensor("live", live, staged=staged)
+    live_tensor = LiveBytes("live", live, staged=staged)
     return compare(pieces_of(live_tensor, region, sources), sources, Options(threads=1, **options))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from shardlint.weights import Kind, verify
+from shardlint.weights import RowKind, verify
 from shardlint.weights.compare.bits import bits_of
 from support.shrink import quiet
 
@@ -56,7 +56,7 @@ def loaded(folder: Path, kind: Any, **settings: Any) -> Any:
 def assert_bit_found(model: Any, folder: Path, tensor: torch.Tensor, index: tuple[int, ...], name: str) -> None:
     """One bit of a live tensor that is kept as stored, flipped and put back, is found under its name at that index."""
     bits_of(tensor)[index] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches) == (name, 1)
     assert row.first
     assert (row.first.live_index, row.first.checkpoint_index) == (index, index)

@@ -16,9 +16,9 @@ from shardlint.testing import (
     CaseError,
     EditError,
     apply_edits,
-    assert_clean,
     assert_findings,
     assert_not_evaluated,
+    assert_rule_clean,
     base_snapshot,
     check_case,
     load_cases,
@@ -229,20 +229,20 @@ def test_a_crash_is_never_taken_for_silence():
 def test_assertions_tell_outcomes_apart():
     clean = run_rule(WideNorm, base_snapshot("llama"))
     assert clean.status is Status.CLEAN
-    assert_clean(clean)
+    assert_rule_clean(clean)
     assert_findings(clean)
     wide = run_rule(
         WideNorm,
         apply_edits(base_snapshot("llama"), [{"set": "model.tensors[fqn=model.norm.weight].shape", "to": [5]}]),
     )
     assert_findings(wide, "model.norm.weight")
-    for wrong in (lambda: assert_clean(wide), lambda: assert_findings(wide), lambda: assert_not_evaluated(wide)):
+    for wrong in (lambda: assert_rule_clean(wide), lambda: assert_findings(wide), lambda: assert_not_evaluated(wide)):
         with pytest.raises(AssertionError):
             wrong()
     unknown = run_rule(WideNorm, evolve(base_snapshot("llama"), target="unknown"))
     assert_not_evaluated(unknown, "target is unknown")
     with pytest.raises(AssertionError):
-        assert_clean(unknown)
+        assert_rule_clean(unknown)
 
 
 def test_the_kit_needs_neither_torch_nor_pytest():

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import shardlint
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
 from shardlint.weights.compare.bits import bits_of
 from support.loaded_models import loaded, saved, tiny_llama
 from support.shrink import quiet
@@ -46,15 +46,15 @@ def test_kept_packed(stored):
     _, folder, kind, _ = stored
     model = loaded(folder, kind)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
-    assert {row.name for row in result.of_kind(Kind.CHECKPOINT)} == set(load_file(folder / "model.safetensors"))
+    assert {row.name for row in result.of_kind(RowKind.CHECKPOINT)} == set(load_file(folder / "model.safetensors"))
     weight = model.model.layers[1].self_attn.q_proj.weight
     scales = ("absmax", weight.quant_state.absmax) if hasattr(weight, "quant_state") else ("SCB", weight.SCB)
     scale_name = f"{TARGET}.absmax" if scales[0] == "absmax" else TARGET.replace("weight", "SCB")
     for tensor, index, name in ((weight.data, (5, 0), TARGET), (scales[1], (3,), scale_name)):
         bits_of(tensor)[index] ^= 1
-        (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+        (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
         assert (row.name, row.load_mismatches) == (name, 1)
         assert row.first
         assert (row.first.live_index, row.first.checkpoint_key, row.first.checkpoint_index) == (index, name, index)
@@ -71,7 +71,7 @@ def test_after_a_forward_pass(stored):
     if any(getattr(state.quant_state, "packing_format_for_cpu", False) for state in states):
         assert "rearranged it for this processor" in verify(model, folder).errors[0][1]
     else:
-        assert verify(model, folder).verdict is Verdict.PASS
+        assert verify(model, folder).verdict is WeightsVerdict.PASS
 
 
 def test_decoded_since(stored):
@@ -79,15 +79,15 @@ def test_decoded_since(stored):
     with quiet():
         model = loaded(folder, kind).dequantize()
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
     bits_of(model.model.layers[1].self_attn.q_proj.weight)[7, 9] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (TARGET, 1, (7, 9))
     result = verify(model, folder, max_memory=2000)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     assert "more than the bound of 2000" in next(
-        row.reason for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE
+        row.reason for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.INCOMPLETE
     )
 
 
@@ -99,7 +99,7 @@ def test_a_stored_bit_is_found_in_the_decoded_weight(stored, tmp_path):
     bits_of(tensors[TARGET])[5, 0] ^= 1
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    assert {row.name for row in verify(model, tmp_path).of_kind(Kind.LIVE) if row.load_mismatches} == {TARGET}
+    assert {row.name for row in verify(model, tmp_path).of_kind(RowKind.LIVE) if row.load_mismatches} == {TARGET}
 
 
 def test_what_is_quantised_while_loading_is_refused_by_name(stored):
@@ -107,8 +107,8 @@ def test_what_is_quantised_while_loading_is_refused_by_name(stored):
     with quiet():
         model = kind.from_pretrained(folder, quantization_config=settings)
     result = verify(model, folder)
-    assert result.verdict is Verdict.FAIL
-    refused = {row.name: row.reason for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE}
+    assert result.verdict is WeightsVerdict.FAIL
+    refused = {row.name: row.reason for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.INCOMPLETE}
     assert not any(row.load_mismatches for row in result.rows)
     assert TARGET in refused
     assert "model.embed_tokens.weight" not in refused

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, compare_checkpoints, faults
 from shardlint.weights.checkpoints import slabs
 from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.storage.dcp import read_folder
@@ -40,7 +40,7 @@ def model(original):
 
 
 def wrong(result):
-    return {row.name: row for row in result.of_kind(Kind.LIVE) if row.load_mismatches}
+    return {row.name: row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches}
 
 
 def test_another_sharding_is_the_same_checkpoint(original, tmp_path):
@@ -54,20 +54,20 @@ def test_another_sharding_is_the_same_checkpoint(original, tmp_path):
 
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     result = compare_checkpoints(tmp_path, original, reports=tmp_path / "out")
-    assert result.verdict is Verdict.PASS
-    assert result.count(Status.EXACT) == result.count(Status.EXACT, Kind.CHECKPOINT) == len(tensors)
+    assert result.verdict is WeightsVerdict.PASS
+    assert result.count(RowStatus.EXACT) == result.count(RowStatus.EXACT, RowKind.CHECKPOINT) == len(tensors)
     assert (tmp_path / "out" / "summary.json").is_file()
-    assert compare_checkpoints(original, original / "model.safetensors").verdict is Verdict.PASS
+    assert compare_checkpoints(original, original / "model.safetensors").verdict is WeightsVerdict.PASS
 
 
 def test_a_training_export_under_live_names(original, model, tmp_path):
     """`state_dict()` as DCP saves it: fused experts, other names; the original has one tensor for each expert."""
     dcp.save({"model": model.state_dict(), "step": 3}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     result = compare_checkpoints(tmp_path / "dcp", original)
-    assert result.verdict is Verdict.PASS, result
-    assert result.count(Status.EXACT) == 21
-    assert {row.name for row in result.of_kind(Kind.LIVE)} == set(model.state_dict())
-    assert compare_checkpoints(original, tmp_path / "dcp").verdict is Verdict.PASS
+    assert result.verdict is WeightsVerdict.PASS, result
+    assert result.count(RowStatus.EXACT) == 21
+    assert {row.name for row in result.of_kind(RowKind.LIVE)} == set(model.state_dict())
+    assert compare_checkpoints(original, tmp_path / "dcp").verdict is WeightsVerdict.PASS
     model.model.layers[1].mlp.experts.gate_up_proj.data[3, 40, 2] += 1
     dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / "later", no_dist=True)
     result = compare_checkpoints(tmp_path / "later", original)
@@ -84,7 +84,7 @@ def test_two_folders_of_torch(model, tmp_path):
         dcp.save({"model": model.state_dict()}, checkpoint_id=tmp_path / name, no_dist=True)
         model.model.norm.weight.data[1] += 1
     assert set(wrong(compare_checkpoints(tmp_path / "one", tmp_path / "two"))) == {"model.model.norm.weight"}
-    assert compare_checkpoints(tmp_path / "one", tmp_path / "one").verdict is Verdict.PASS
+    assert compare_checkpoints(tmp_path / "one", tmp_path / "one").verdict is WeightsVerdict.PASS
 
 
 def test_what_only_one_side_has_is_no_pass(original, tmp_path):
@@ -93,7 +93,7 @@ def test_what_only_one_side_has_is_no_pass(original, tmp_path):
     tensors["model.extra"] = tensors.pop("model.norm.weight")
     save_file(tensors, tmp_path / "model.safetensors")
     result = compare_checkpoints(tmp_path, original)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     assert {(fault.what, fault.subject) for fault in faults(result)} == {
         ("uncompared", "model.extra"),
         ("unread", "model.norm.weight"),
@@ -105,9 +105,9 @@ def test_casts_and_samples(original, tmp_path):
     shutil.copy(original / "config.json", tmp_path / "config.json")
     save_file(tensors, tmp_path / "model.safetensors")
     result = compare_checkpoints(tmp_path, original)
-    assert result.verdict is Verdict.PASS
-    assert result.count(Status.DTYPE_CAST) == len(tensors)
-    assert compare_checkpoints(tmp_path, original, sample=0.5).verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.PASS
+    assert result.count(RowStatus.DTYPE_CAST) == len(tensors)
+    assert compare_checkpoints(tmp_path, original, sample=0.5).verdict is WeightsVerdict.INCOMPLETE
 
 
 def test_checkpoints_that_cannot_be_related_are_not_compared(tmp_path):
@@ -115,7 +115,7 @@ def test_checkpoints_that_cannot_be_related_are_not_compared(tmp_path):
         (tmp_path / name).mkdir()
         save_file({name: torch.zeros(3)}, tmp_path / name / "model.safetensors")
     result = compare_checkpoints(tmp_path / "a", tmp_path / "b")
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert "use different names" in result.incomplete
     assert "no such file" in compare_checkpoints(tmp_path / "c", tmp_path / "b").errors[0][1]
 
@@ -157,15 +157,15 @@ def test_names_that_only_one_side_has_are_told_without_a_config(tmp_path):
         (tmp_path / name).mkdir()
         save_file({key: torch.ones(2, 3) for key in keys}, tmp_path / name / "model.safetensors")
     result = compare_checkpoints(tmp_path / "one", tmp_path / "two")
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     rows = {(row.kind, row.name): row for row in result.rows}
-    assert rows[Kind.LIVE, "b"].status is Status.EXACT
-    assert rows[Kind.LIVE, "a"].reason == f"{tmp_path / 'two'} has no tensor of this name"
-    assert rows[Kind.CHECKPOINT, "c"].reason == f"{tmp_path / 'one'} has no tensor for it"
+    assert rows[RowKind.LIVE, "b"].status is RowStatus.EXACT
+    assert rows[RowKind.LIVE, "a"].reason == f"{tmp_path / 'two'} has no tensor of this name"
+    assert rows[RowKind.CHECKPOINT, "c"].reason == f"{tmp_path / 'one'} has no tensor for it"
     assert {(fault.what, fault.subject) for fault in faults(result)} == {("uncompared", "a"), ("unread", "c")}
     assert not any("model" in fault.message.replace(str(tmp_path), "") for fault in faults(result))
     unrelated = compare_checkpoints(tmp_path / "one", tmp_path / "other")
-    assert unrelated.verdict is Verdict.INCOMPLETE
+    assert unrelated.verdict is WeightsVerdict.INCOMPLETE
     assert "neither has a config.json" in unrelated.incomplete
 
 
@@ -173,8 +173,8 @@ def test_what_a_dcp_folder_holds_beside_the_model_is_left_out_and_listed(model, 
     state = {"model": model.state_dict(), "optim": {"state": {"w": {"exp_avg": torch.ones(2)}}}, "step": 3}
     dcp.save(state, checkpoint_id=tmp_path / "dcp", no_dist=True)
     for result in (compare_checkpoints(tmp_path / "dcp", original), compare_checkpoints(original, tmp_path / "dcp")):
-        assert result.verdict is Verdict.PASS
-        excluded = {row.name: row.reason for row in result.rows if row.status is Status.EXCLUDED}
+        assert result.verdict is WeightsVerdict.PASS
+        excluded = {row.name: row.reason for row in result.rows if row.status is RowStatus.EXCLUDED}
         assert excluded == {"optim.state.w.exp_avg": "not below model."}
 
 

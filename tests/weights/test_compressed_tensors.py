@@ -16,7 +16,7 @@ import shardlint
 from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
 from shardlint.introspect.walk import walk
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
 from shardlint.weights import conversions as groups
 from shardlint.weights import rank_part as part
 from shardlint.weights.compare.bits import bits_of
@@ -136,7 +136,7 @@ def decoded(folder: Path, kind: Any) -> Any:
 
 
 def everything_checked(result) -> bool:
-    return all(row.checked == row.expected for row in result.rows if row.status is not Status.EXCLUDED)
+    return all(row.checked == row.expected for row in result.rows if row.status is not RowStatus.EXCLUDED)
 
 
 def test_kept_packed(stored):
@@ -145,9 +145,9 @@ def test_kept_packed(stored):
         pytest.skip("Transformers cannot load it packed")
     model = loaded(folder, kind)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
-    assert not any(row.status is Status.EXCLUDED for row in result.rows)
+    assert not any(row.status is RowStatus.EXCLUDED for row in result.rows)
     for name, tensor in model.model.layers[1].self_attn.q_proj.state_dict().items():
         index = tuple(size - 1 for size in tensor.shape)
         assert_bit_found(model, folder, tensor, index, f"{LAYER}.{name}")
@@ -157,12 +157,12 @@ def test_decoded_while_loading(stored):
     folder, kind, _ = stored
     model = decoded(folder, kind)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
-    excluded = {row.name for row in result.rows if row.status is Status.EXCLUDED}
+    excluded = {row.name for row in result.rows if row.status is RowStatus.EXCLUDED}
     assert all(re.search(r"\.input_(global_)?scale$", name) for name in excluded)
     bits_of(model.get_parameter(f"{LAYER}.weight"))[7, 9] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (f"{LAYER}.weight", 1, (7, 9))
 
 
@@ -174,7 +174,7 @@ def test_a_stored_bit_is_found_in_the_decoded_weight(stored, tmp_path):
     bits_of(tensors[name])[100, 1] ^= 1
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    (row,) = (row for row in verify(model, tmp_path).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, tmp_path).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert row.name == f"{LAYER}.weight"
     assert row.first
     assert row.first.live_index[0] == 100
@@ -197,11 +197,11 @@ def test_experts_decoded_while_loading(preset, tmp_path):
     with quiet():
         model = decoded(folder, MixtralForCausalLM)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
     name = "model.layers.1.mlp.experts.gate_up_proj"
     bits_of(model.get_parameter(name))[2, 40, 5] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (name, 1, (2, 40, 5))
 
 
@@ -216,13 +216,13 @@ def test_experts_are_decoded_some_at_a_time(preset, tmp_path, monkeypatch):
     monkeypatch.setattr(part, "PORTION_BYTES", 300_000)  # of 2 KiB of codes and 128 KiB on the way for each expert
     seen = portions_seen(monkeypatch)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
     if seen:
         assert set(seen) >= {(0, 2), (2, 4), (4, 5)}
     name = "model.layers.1.mlp.experts.gate_up_proj"
     bits_of(model.get_parameter(name))[3, 40, 5] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (name, 1, (3, 40, 5))
 
 
@@ -246,16 +246,16 @@ def test_codes_are_decoded_some_rows_at_a_time(stored, monkeypatch):
     monkeypatch.setattr(part, "PORTION_BYTES", 1)
     seen = portions_seen(monkeypatch)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert everything_checked(result)
     if preset.startswith(("W8A8", "FP8")):
         assert not seen  # followed without values
     else:
         assert set(seen) >= {(0, 32), (96, 128), (224, 256)}
-        assert verify(model, folder, max_memory=300_000).verdict is Verdict.PASS
-        assert verify(model, folder, max_memory=10_000).verdict is Verdict.FAIL
+        assert verify(model, folder, max_memory=300_000).verdict is WeightsVerdict.PASS
+        assert verify(model, folder, max_memory=10_000).verdict is WeightsVerdict.FAIL
     bits_of(model.get_parameter(f"{LAYER}.weight"))[97, 9] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (f"{LAYER}.weight", 1, (97, 9))
 
 

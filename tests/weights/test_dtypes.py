@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shardlint.weights import Kind, Status, Verdict, compare_checkpoints, faults, verify
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, compare_checkpoints, faults, verify
 from shardlint.weights.compare.bits import bits_of
 
 SHAPE = (8, 16)
@@ -68,10 +68,10 @@ def model_of(data: bytearray, dtype: torch.dtype) -> torch.nn.Module:
 def test_live_against_stored(dtype, tmp_path):
     model = model_of(write(tmp_path / "stored", dtype), LIVE[dtype])
     result = verify(model, tmp_path / "stored")
-    assert result.verdict is Verdict.PASS, faults(result)
-    assert all(row.status is Status.EXACT and row.checked == row.expected for row in result.rows)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
+    assert all(row.status is RowStatus.EXACT and row.checked == row.expected for row in result.rows)
     bits_of(model.w)[5, 3] ^= 1
-    (row,) = (row for row in verify(model, tmp_path / "stored").of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, tmp_path / "stored").of_kind(RowKind.LIVE) if row.load_mismatches)
     assert row.load_mismatches == 1
     assert row.first
     assert (row.first.live_index, row.first.checkpoint_index) == ((5, 3), (5, 3))
@@ -83,11 +83,11 @@ def test_stored_against_stored(dtype, tmp_path):
     write(tmp_path / "same", dtype)
     write(tmp_path / "other", dtype, flipped=21)
     result = compare_checkpoints(tmp_path / "one", tmp_path / "same")
-    assert result.verdict is Verdict.PASS, faults(result)
-    assert all(row.status is Status.EXACT and row.checked == row.expected for row in result.rows)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
+    assert all(row.status is RowStatus.EXACT and row.checked == row.expected for row in result.rows)
     result = compare_checkpoints(tmp_path / "one", tmp_path / "other")
-    assert result.verdict is Verdict.FAIL
-    (row,) = (row for row in result.of_kind(Kind.LIVE) if row.load_mismatches)
+    assert result.verdict is WeightsVerdict.FAIL
+    (row,) = (row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches)
     item = max(1, BITS[dtype] // 8)
     width = SHAPE[1] * BITS[dtype] // 8 // item
     assert row.load_mismatches == 1
@@ -102,8 +102,8 @@ def test_complex_numbers_are_refused(tmp_path):
         compare_checkpoints(tmp_path / "one", tmp_path / "same"),
         verify(model_of(data, torch.complex64), tmp_path / "one"),
     ):
-        assert result.verdict is Verdict.FAIL
-        assert all(row.status is Status.INCOMPLETE for row in result.rows)
+        assert result.verdict is WeightsVerdict.FAIL
+        assert all(row.status is RowStatus.INCOMPLETE for row in result.rows)
         assert all("complex dtypes (C64) are not compared" in fault.message for fault in faults(result))
         assert not any(fault.message.startswith("0 ") for fault in faults(result))
 
@@ -112,13 +112,13 @@ def test_the_two_formats_of_six_bits_are_not_the_same(tmp_path):
     write(tmp_path / "one", "F6_E2M3")
     write(tmp_path / "other", "F6_E3M2")
     result = compare_checkpoints(tmp_path / "one", tmp_path / "other")
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     assert any("has another dtype: F6_E3M2" in fault.message for fault in faults(result))
 
 
 def test_six_bits_have_no_live_tensor(tmp_path):
     data = write(tmp_path / "one", "F6_E2M3")
     result = verify(model_of(data, torch.uint8), tmp_path / "one")
-    assert result.verdict is Verdict.FAIL
-    assert not any(row.status is Status.EXACT for row in result.rows)
+    assert result.verdict is WeightsVerdict.FAIL
+    assert not any(row.status is RowStatus.EXACT for row in result.rows)
     assert any("the installed torch has no dtype for F6_E2M3" in row.reason for row in result.rows)

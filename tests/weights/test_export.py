@@ -13,7 +13,7 @@ from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.introspect.walk import walk
-from shardlint.weights import ExportUnknownError, Verdict, check_export, verify
+from shardlint.weights import ExportUnknownError, WeightsVerdict, check_export, verify
 from shardlint_rules.v0_validation.export_differs import ExportDiffers
 from support.loaded_models import loaded, mixtral_config, saved
 from support.shrink import quiet
@@ -152,7 +152,7 @@ def _exported(export, model, folder):
     facts = model_facts(walk(model))
     live = export.from_model_facts(facts)
     load = export.forward(model, facts, collect_checkpoint(folder), cast=False)
-    return export._exported(model, load, live, export.Road())
+    return export._exported(model, load, live, export.LoadStages())
 
 
 def _equal(tensor, written, state):
@@ -187,7 +187,7 @@ def test_lost_conversions_are_information_as_long_as_the_export_loads(tmp_path):
     assert absent.subject == "model.layers.{0..1}.mlp.experts.gate_up_proj"
     assert absent.message.startswith("this export is not reversible: MergeModulelist and Concatenate: ")
     assert absent.evidence["count"] == 8
-    assert verify(model, folder).verdict is Verdict.PASS
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
 
 
 def swapped_chunk():
@@ -211,7 +211,7 @@ def test_a_wrong_reverse_is_told_with_its_first_element(llama, tmp_path):
     folder = rewritten(llama, tmp_path, fused)
     model = loaded_llama(llama)
     model._weight_conversions = [swapped_chunk()]
-    assert verify(model, folder).verdict is Verdict.PASS  # the load is right, only the export is not
+    assert verify(model, folder).verdict is WeightsVerdict.PASS  # the load is right, only the export is not
     outcome, found = findings(model, folder)
     assert outcome.status is Status.FOUND
     place = next(item for item in found if item.key.startswith("place"))
@@ -239,7 +239,7 @@ def test_a_conversion_without_a_reverse_is_named(llama, tmp_path):
     model = loaded_llama(llama)
     targets = ["mlp.gate_proj.weight", "mlp.up_proj.weight"]
     model._weight_conversions = [WeightConverter("mlp.gate_up.weight", targets, [OneWay(dim=0)])]
-    assert verify(model, folder).verdict is Verdict.PASS
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
     _, (finding,) = findings(model, folder)
     assert finding.severity is Severity.ERROR
     assert (
@@ -259,7 +259,7 @@ def test_unequal_parts_come_back_with_other_shapes(llama, tmp_path):
     model = loaded_llama(llama)
     sources = ["model.old.weight", "model.new.weight"]
     model._weight_conversions = [WeightConverter(sources, "model.embed_tokens.weight", [Concatenate(dim=0)])]
-    assert verify(model, folder).verdict is Verdict.PASS
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
     _, found = findings(model, folder)
     assert max(item.severity for item in found) is Severity.WARNING  # loading the export joins the parts again
     shapes = [item for item in found if item.key.startswith("shape")]

@@ -19,9 +19,9 @@ from shardlint.introspect.walk import walk
 from shardlint.loading.plan import exclusions_of
 from shardlint.weights import (
     ExportUnknownError,
-    Kind,
-    Status,
-    Verdict,
+    RowKind,
+    RowStatus,
+    WeightsVerdict,
     check_export,
     compare_checkpoints,
     faults,
@@ -91,12 +91,12 @@ def flip(folder: Path, name: str, at: int) -> None:
 
 
 def everything_is_covered(result: Any, model: nn.Module) -> None:
-    assert (result.verdict, result.errors, faults(result)) == (Verdict.PASS, (), ())
-    live = result.of_kind(Kind.LIVE)
+    assert (result.verdict, result.errors, faults(result)) == (WeightsVerdict.PASS, (), ())
+    live = result.of_kind(RowKind.LIVE)
     assert {row.name for row in live} == set(model.state_dict())
     assert all(row.checked == row.expected for row in live)
-    for row in result.of_kind(Kind.CHECKPOINT):
-        assert row.status is Status.EXCLUDED or (row.checked == row.expected and row.sources)
+    for row in result.of_kind(RowKind.CHECKPOINT):
+        assert row.status is RowStatus.EXCLUDED or (row.checked == row.expected and row.sources)
 
 
 LAYOUTS = {
@@ -116,7 +116,7 @@ def test_what_was_saved_is_what_is_live(build, layout, tmp_path):
     model = build()
     result = verify(model, saved(LAYOUTS[layout](model), tmp_path))
     everything_is_covered(result, model)
-    beside = [row for row in result.of_kind(Kind.CHECKPOINT) if row.status is Status.EXCLUDED]
+    beside = [row for row in result.of_kind(RowKind.CHECKPOINT) if row.status is RowStatus.EXCLUDED]
     assert {row.reason for row in beside} == (set() if layout == "flat" else {"other-state"})
     assert all(row.name.partition(".")[0] in ("optim", "optimizer", "lr_scheduler") for row in beside)
 
@@ -128,12 +128,15 @@ def test_pieces_are_read_as_one_tensor(grid, turned, tmp_path):
     folder = in_chunks(model.state_dict(), tmp_path, {"0.weight": grid, "2.bias": (2,)}, turned=turned)
     result = verify(model, folder)
     everything_is_covered(result, model)
-    assert {row.name for row in result.of_kind(Kind.CHECKPOINT)} == set(model.state_dict())
+    assert {row.name for row in result.of_kind(RowKind.CHECKPOINT)} == set(model.state_dict())
     compared = compare_checkpoints(folder, saved(model.state_dict(), tmp_path / "whole"))
-    assert (compared.verdict, compared.count(Status.EXACT, Kind.CHECKPOINT)) == (Verdict.PASS, len(model.state_dict()))
+    assert (compared.verdict, compared.count(RowStatus.EXACT, RowKind.CHECKPOINT)) == (
+        WeightsVerdict.PASS,
+        len(model.state_dict()),
+    )
     with torch.no_grad():
         bits_of(model[0].weight)[4, 1] ^= 1
-    (row,) = [row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches]
+    (row,) = [row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches]
     assert (row.load_mismatches, row.first.live_index) == (1, (4, 1))
     assert (row.first.checkpoint_key, row.first.checkpoint_index) == ("0.weight", (4, 1))
 
@@ -146,7 +149,7 @@ def test_pieces_of_a_large_tensor(tmp_path):
         everything_is_covered(verify(model, folder), model)
     with torch.no_grad():
         bits_of(model.weight)[699, 1030] ^= 1
-    (row,) = verify(model, folder).of_kind(Kind.LIVE)
+    (row,) = verify(model, folder).of_kind(RowKind.LIVE)
     assert (row.load_mismatches, row.first.checkpoint_index) == (1, (699, 1030))
 
 
@@ -158,8 +161,8 @@ def test_one_flipped_bit_of_the_file_is_found_at_its_place(chunked, tmp_path):
     in_chunks(model.state_dict(), tmp_path, {name: (2, 1)} if chunked else {})
     flip(tmp_path, name, value.numel() - 3)
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.FAIL
-    (row,) = [row for row in result.of_kind(Kind.LIVE) if row.status is not Status.EXACT]
+    assert result.verdict is WeightsVerdict.FAIL
+    (row,) = [row for row in result.of_kind(RowKind.LIVE) if row.status is not RowStatus.EXACT]
     assert (row.name, row.load_mismatches, row.sources) == (name, 1, (name,))
     assert row.first.checkpoint_key == name
     assert row.first.checkpoint_index == row.first.live_index == (value.shape[0] - 1, value.shape[1] - 3)
@@ -181,9 +184,9 @@ def test_pieces_that_cannot_be_read_are_no_pass(damage, tmp_path):
     in_chunks(model.state_dict(), tmp_path, {"0.weight": (3, 1)})
     damage(whole_file(tmp_path))
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.FAIL
-    lost = [row for row in result.rows if row.status is Status.INCOMPLETE]
-    assert {Kind.LIVE, Kind.CHECKPOINT} == {row.kind for row in lost}
+    assert result.verdict is WeightsVerdict.FAIL
+    lost = [row for row in result.rows if row.status is RowStatus.INCOMPLETE]
+    assert {RowKind.LIVE, RowKind.CHECKPOINT} == {row.kind for row in lost}
     assert all(".distcp" in row.reason for row in lost)
     assert not any(row.load_mismatches for row in result.rows)
 
@@ -197,8 +200,8 @@ def test_values_that_do_not_lie_where_the_archive_says(tmp_path):
     data[headers[0] + 28 : headers[0] + 30] = b"\xff\xff"
     path.write_bytes(bytes(data))
     result = verify(model, tmp_path)
-    (row,) = [row for row in result.of_kind(Kind.LIVE) if row.status is not Status.EXACT]
-    assert (result.verdict, result.errors, row.status) == (Verdict.FAIL, (), Status.INCOMPLETE)
+    (row,) = [row for row in result.of_kind(RowKind.LIVE) if row.status is not RowStatus.EXACT]
+    assert (result.verdict, result.errors, row.status) == (WeightsVerdict.FAIL, (), RowStatus.INCOMPLETE)
     assert "do not lie where the archive says" in row.reason
 
 
@@ -232,9 +235,9 @@ def test_one_tensor_that_is_refused_is_incomplete_with_its_reason(change, reason
     model = net()
     in_chunks(model.state_dict(), tmp_path, {"0.weight": (3, 1)})
     result = verify(model, described(tmp_path, change))
-    assert result.verdict is Verdict.FAIL
-    lost = {(row.kind, row.name): row.reason for row in result.rows if row.status is Status.INCOMPLETE}
-    assert set(lost) == {(Kind.LIVE, "0.weight"), (Kind.CHECKPOINT, "0.weight")}
+    assert result.verdict is WeightsVerdict.FAIL
+    lost = {(row.kind, row.name): row.reason for row in result.rows if row.status is RowStatus.INCOMPLETE}
+    assert set(lost) == {(RowKind.LIVE, "0.weight"), (RowKind.CHECKPOINT, "0.weight")}
     assert all(reason in text for text in lost.values())
 
 
@@ -244,8 +247,8 @@ def test_what_the_load_casts_is_told_apart(tmp_path):
     in_chunks({**model.state_dict(), **values}, tmp_path, {"0.weight": (2, 1), "2.weight": (1, 2)})
     model.load_state_dict({**model.state_dict(), **{name: value.float() for name, value in values.items()}})
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.PASS
-    cast = {row.name for row in result.of_kind(Kind.LIVE) if row.status is Status.DTYPE_CAST}
+    assert result.verdict is WeightsVerdict.PASS
+    cast = {row.name for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.DTYPE_CAST}
     assert {"0.weight", "2.weight"} <= cast <= set(values)
 
 
@@ -253,9 +256,9 @@ def test_refused_state_beside_the_model_is_left_out(tmp_path):
     model = net()
     state = {"model": model.state_dict(), "optim": {"phase": torch.ones(2, dtype=torch.complex64)}}
     result = verify(model, saved(state, tmp_path))
-    assert result.verdict is Verdict.PASS
-    (row,) = [row for row in result.of_kind(Kind.CHECKPOINT) if row.name.startswith("optim")]
-    assert row.status is Status.EXCLUDED
+    assert result.verdict is WeightsVerdict.PASS
+    (row,) = [row for row in result.of_kind(RowKind.CHECKPOINT) if row.name.startswith("optim")]
+    assert row.status is RowStatus.EXCLUDED
     assert row.reason.startswith("other-state; ")
 
 
@@ -267,11 +270,11 @@ def test_renames_exclusions_and_leftovers(tmp_path):
     result = verify(model, tmp_path, renames=renames)
     assert [(fault.what, fault.subject) for fault in faults(result)] == [("unread", "model.old.extra")]
     contract = ContractFacts(source="test", inference_only_sources=("*.extra",))
-    assert verify(model, tmp_path, renames=renames, contract=contract).verdict is Verdict.PASS
+    assert verify(model, tmp_path, renames=renames, contract=contract).verdict is WeightsVerdict.PASS
     facts, stored = model_facts(walk(model)), collect_checkpoint(tmp_path)
     followed = forward_of_folder(model, facts, stored, renames=renames, exclusions=exclusions_of(contract))
     assert [item.reason for item in followed.plan.leftovers] == ["excluded"]
-    assert verify(model, tmp_path).verdict is Verdict.FAIL
+    assert verify(model, tmp_path).verdict is WeightsVerdict.FAIL
 
 
 def test_the_way_back_to_such_a_folder_is_not_judged(tmp_path):

@@ -15,7 +15,7 @@ from attrs import frozen
 from safetensors.torch import load_file, save_file
 
 import shardlint
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
 from support.loaded_models import assert_bit_found, loaded, saved, tiny_llama
 
 LAYER = "model.layers.1.self_attn.q_proj"
@@ -70,7 +70,7 @@ def stored(folder, method, linear=TorchLinear):
 def test_codes_that_are_kept_are_compared_as_stored(method, tmp_path):
     model = stored(tmp_path, method)
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert all(row.checked == row.expected for row in result.rows)
     for name, tensor in model.get_submodule(LAYER).named_buffers():
         index = tuple(size - 1 for size in tensor.shape)
@@ -80,8 +80,8 @@ def test_codes_that_are_kept_are_compared_as_stored(method, tmp_path):
 def test_codes_in_the_order_of_a_kernel_are_refused_by_name(tmp_path):
     model = stored(tmp_path, "gptq", MarlinLinear)
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.FAIL
-    refused = {row.name: row.reason for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE}
+    assert result.verdict is WeightsVerdict.FAIL
+    refused = {row.name: row.reason for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.INCOMPLETE}
     assert set(refused) == {name for name, _ in model.named_buffers() if "rotary" not in name}
     assert "MarlinLinear of gptqmodel may hold it in its kernel's own order" in refused[f"{LAYER}.qweight"]
 
@@ -98,7 +98,7 @@ def test_a_scheme_that_nothing_here_decodes_is_never_passed(method, said, tmp_pa
     stored(tmp_path, method)
     config, kind = tiny_llama()
     result = verify(kind(config), tmp_path)
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert said.lower() in result.incomplete.lower()
 
 
@@ -113,7 +113,7 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     (folder / "config.json").write_text(json.dumps(settings))
     assert load_file(folder / "model.safetensors")
     result = verify(kind(config), folder)
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert "pip install -U bitsandbytes" in result.incomplete
 
 
@@ -177,8 +177,8 @@ def test_statistics_beside_a_weight_are_compared(four_bits):
     save_file(tensors | copy.deepcopy(beside), folder / "model.safetensors", metadata={"format": "pt"})
     model.hf_quantizer = quantizer(pre_quantized=True)
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
-    assert set(beside) < {row.name for row in result.of_kind(Kind.LIVE)}
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
+    assert set(beside) < {row.name for row in result.of_kind(RowKind.LIVE)}
     assert all(row.checked == row.expected for row in result.rows)
     for tensor, index, name in ((weight.data, (7, 0), "weight"), (weight.quant_state.absmax, (3,), "weight.absmax")):
         assert_bit_found(model, folder, tensor, index, f"{LAYER}.{name}")
@@ -188,8 +188,8 @@ def test_values_made_while_loading_are_refused_by_name(four_bits):
     folder, model = four_bits
     model.hf_quantizer = quantizer(pre_quantized=False)
     result = verify(model, folder)
-    assert result.verdict is Verdict.FAIL
-    refused = {row.name: row.reason for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE}
+    assert result.verdict is WeightsVerdict.FAIL
+    refused = {row.name: row.reason for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.INCOMPLETE}
     statistics = ("absmax", "quant_state.bitsandbytes__nf4")
     assert set(refused) == {f"{LAYER}.weight", *(f"{LAYER}.weight.{name}" for name in statistics)}
     assert all("bitsandbytes quantised it while loading" in reason for reason in refused.values())
@@ -206,5 +206,5 @@ def test_codes_rearranged_for_a_processor_are_refused(four_bits):
 
     model.get_parameter(f"{LAYER}.weight").quant_state = Rearranged(torch.rand(256))
     result = verify(model, folder)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     assert "rearranged it for this processor" in result.errors[0][1]

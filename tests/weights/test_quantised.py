@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shardlint.weights import Kind, Status, Verdict, faults, verify
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
 from shardlint.weights import conversions as groups
 from shardlint.weights.compare.bits import bits_of
 from support.loaded_models import loaded, mixtral_config, saved
@@ -64,18 +64,20 @@ def test_fp8_blocks_decoded_while_loading(kind, tmp_path):
     if weight.dtype != torch.bfloat16:
         pytest.skip("this host keeps fp8 weights as they are")
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
-    assert sum(row.checked for row in result.of_kind(Kind.CHECKPOINT)) == sum(
-        row.expected for row in result.of_kind(Kind.CHECKPOINT)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
+    assert sum(row.checked for row in result.of_kind(RowKind.CHECKPOINT)) == sum(
+        row.expected for row in result.of_kind(RowKind.CHECKPOINT)
     )
     bits_of(weight)[3, 4] ^= 1
     result = verify(model, folder)
-    (row,) = (row for row in result.of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.load_mismatches, row.first and row.first.checkpoint_index) == (1, (3, 4))
     scales = load_file(folder / "model.safetensors")
     scales["model.layers.0.self_attn.v_proj.weight_scale_inv"][1, 1] *= 2
     save_file(scales, folder / "model.safetensors", metadata={"format": "pt"})
-    wrong = {row.name: row.load_mismatches for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches}
+    wrong = {
+        row.name: row.load_mismatches for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches
+    }
     assert set(wrong) == {row.name, "model.layers.0.self_attn.v_proj.weight"}
     assert wrong["model.layers.0.self_attn.v_proj.weight"] == BLOCK * BLOCK
 
@@ -113,10 +115,10 @@ def test_a_conversion_that_needs_values_is_evaluated(mxfp4):
     if experts.down_proj.dtype != torch.bfloat16:
         pytest.skip("this host keeps mxfp4 weights as they are")
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     experts.down_proj.data[1, 3, 4] += 1
     result = verify(model, folder)
-    (row,) = (row for row in result.of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches) == ("model.layers.1.mlp.experts.down_proj", 1)
     assert row.first is not None
     assert row.first.live_index == (1, 3, 4)
@@ -128,8 +130,8 @@ def test_beyond_the_memory_bound_it_is_refused_by_name(mxfp4):
     if model.model.layers[1].mlp.experts.down_proj.dtype != torch.bfloat16:
         pytest.skip("this host keeps mxfp4 weights as they are")
     result = verify(model, folder, max_memory=1000)
-    assert result.verdict is Verdict.FAIL
-    refused = [row for row in result.of_kind(Kind.LIVE) if row.status is Status.INCOMPLETE]
+    assert result.verdict is WeightsVerdict.FAIL
+    refused = [row for row in result.of_kind(RowKind.LIVE) if row.status is RowStatus.INCOMPLETE]
     assert len(refused) == 4
     assert all("more than the bound of 1000" in row.reason for row in refused)
     assert all("sub() on an integer weight" in row.reason for row in refused), refused[0].reason
@@ -144,7 +146,7 @@ def test_packed_weights_that_are_kept_are_compared_as_stored(tmp_path):
     layer.register_buffer("g_idx", torch.arange(64, dtype=torch.int32))
     model = torch.nn.ModuleDict({"proj": layer})
     save_file(dict(model.state_dict()), tmp_path / "model.safetensors")
-    assert verify(model, tmp_path).verdict is Verdict.PASS
+    assert verify(model, tmp_path).verdict is WeightsVerdict.PASS
     layer.qweight[7, 3] ^= 1 << 12
     (fault,) = faults(verify(model, tmp_path))
     assert (fault.subject, fault.what) == ("proj.qweight", "mismatch")
@@ -162,11 +164,11 @@ def test_stacked_experts_are_decoded_one_at_a_time(mxfp4, monkeypatch):
         groups.Group, "portions", lambda self, bound: seen.append(list(portions(self, bound))) or seen[-1]
     )
     result = verify(model, folder, max_memory=300_000)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert [(0, 1), (1, 2), (2, 3), (3, 4)] in seen
     assert all(row.checked == row.expected for row in result.rows)
     bits_of(experts.gate_up_proj)[2, 3, 4] ^= 1
-    (row,) = (row for row in verify(model, folder, max_memory=300_000).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder, max_memory=300_000).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.first and row.first.live_index) == ("model.layers.1.mlp.experts.gate_up_proj", (2, 3, 4))
 
 
@@ -189,14 +191,14 @@ def test_fp8_blocks_that_are_kept(kind, tmp_path):
     weight = model.model.layers[1].self_attn.q_proj.weight
     assert weight.dtype == torch.float8_e4m3fn
     result = verify(model, folder)
-    assert result.verdict is Verdict.PASS, faults(result)
+    assert result.verdict is WeightsVerdict.PASS, faults(result)
     assert all(row.checked == row.expected for row in result.rows)
     scales = "model.layers.1.self_attn.q_proj.weight_scale_inv"
     if kind is mixtral:
         scales = "model.layers.1.mlp.experts.gate_up_proj_scale_inv"
     index = (1,) * model.get_parameter(scales).dim()
     bits_of(model.get_parameter(scales))[index] ^= 1
-    (row,) = (row for row in verify(model, folder).of_kind(Kind.LIVE) if row.load_mismatches)
+    (row,) = (row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.load_mismatches)
     assert (row.name, row.load_mismatches, row.first and row.first.live_index) == (scales, 1, index)
 
 

@@ -15,7 +15,15 @@ from shardlint.introspect.walk import walk
 from shardlint.loading.load_report import load_facts
 from shardlint.loading.plan import collect_plan
 from shardlint.loading.recorded_conversions import pristine, signature
-from shardlint.weights import ExportUnknownError, Kind, Verdict, check_export, faults, record_conversions, verify
+from shardlint.weights import (
+    ExportUnknownError,
+    RowKind,
+    WeightsVerdict,
+    check_export,
+    faults,
+    record_conversions,
+    verify,
+)
 from shardlint.weights.compare.bits import bits_of
 from shardlint_rules.d5_checkpoint.conversion_ambiguous import ConversionAmbiguous
 from shardlint_rules.v0_validation.weights_differ import WeightsDiffer
@@ -81,10 +89,12 @@ def plan_of(model, folder, **more):
 
 
 def test_both_stages_are_run_in_order(replaced, mixtral):
-    assert verify(replaced, mixtral).verdict is Verdict.FAIL  # the model type's mapping knows nothing of the second
+    assert (
+        verify(replaced, mixtral).verdict is WeightsVerdict.FAIL
+    )  # the model type's mapping knows nothing of the second
     record_conversions(replaced, base=base_stage(), replacement=replacement_stage())
     result = verify(replaced, mixtral)
-    assert result.verdict is Verdict.PASS, list(result.worst())
+    assert result.verdict is WeightsVerdict.PASS, list(result.worst())
     assert check_export(replaced, mixtral) == ()
     plan = plan_of(replaced, mixtral)
     gate = plan.tensor_by_name()["model.layers.0.mlp.experts.gate"]
@@ -101,7 +111,7 @@ def test_both_stages_are_run_in_order(replaced, mixtral):
         ("Chunk",),
         ("Transpose",),
     ]
-    assert verify(replaced, mixtral).verdict is Verdict.PASS  # nothing was used up
+    assert verify(replaced, mixtral).verdict is WeightsVerdict.PASS  # nothing was used up
 
 
 def test_a_bit_behind_two_stages_is_found_at_its_stored_place(replaced, mixtral):
@@ -115,13 +125,13 @@ def test_a_bit_behind_two_stages_is_found_at_its_stored_place(replaced, mixtral)
 
 def test_stages_in_the_wrong_order_do_not_pass(replaced, mixtral):
     record_conversions(replaced, base=replacement_stage(), replacement=base_stage())
-    assert verify(replaced, mixtral).verdict is not Verdict.PASS
+    assert verify(replaced, mixtral).verdict is not WeightsVerdict.PASS
 
 
 def test_half_a_record_is_no_record(replaced, mixtral):
     replaced._weight_conversion_stages = {"replacement": replacement_stage()}
     result = verify(replaced, mixtral)
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert "no list of conversions for the stage base" in result.incomplete
     with pytest.raises(ExportUnknownError, match="record both"):
         check_export(replaced, mixtral)
@@ -132,7 +142,7 @@ def test_half_a_record_is_no_record(replaced, mixtral):
 def test_renames_beside_stages_have_no_order(replaced, mixtral):
     record_conversions(replaced, base=base_stage(), replacement=replacement_stage())
     result = verify(replaced, mixtral, renames=(("a", "b"),))
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert "checkpoint.renames is declared too" in result.incomplete
 
 
@@ -167,7 +177,7 @@ def test_a_model_of_no_library_is_followed_by_its_record(attribute, tmp_path):
         turn = WeightConverter("whole", "turned", [Transpose(0, 1)])
         cut = WeightConverter("turned", ["half_a", "half_b"], [Chunk(dim=0)])
         record_conversions(model, base=[turn], replacement=[cut])
-    assert verify(model, tmp_path).verdict is Verdict.PASS
+    assert verify(model, tmp_path).verdict is WeightsVerdict.PASS
     assert check_export(model, tmp_path) == ()
 
 
@@ -181,13 +191,13 @@ def renamed(tensors):
 def test_a_recorded_key_mapping_is_used(llama, tmp_path):  # noqa: F811
     folder = rewritten(llama, tmp_path, renamed)
     model = loaded_llama(folder, key_mapping=MAPPING)
-    assert verify(model, folder).verdict is Verdict.PASS
-    assert verify(model, folder, renames=tuple(MAPPING.items())).verdict is Verdict.PASS
-    assert verify(model, llama).verdict is Verdict.PASS  # a record does not hide the names of the model type
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
+    assert verify(model, folder, renames=tuple(MAPPING.items())).verdict is WeightsVerdict.PASS
+    assert verify(model, llama).verdict is WeightsVerdict.PASS  # a record does not hide the names of the model type
     assert check_export(model, folder) == ()
     with quiet():
         model.save_pretrained(tmp_path / "again")
-    assert verify(model, folder).verdict is Verdict.PASS  # saving rewrites the recorded patterns in place
+    assert verify(model, folder).verdict is WeightsVerdict.PASS  # saving rewrites the recorded patterns in place
 
 
 def test_an_unrecorded_key_mapping_asks_for_its_declaration(llama, tmp_path):  # noqa: F811
@@ -199,7 +209,7 @@ def test_an_unrecorded_key_mapping_asks_for_its_declaration(llama, tmp_path):  #
     assert found.outcomes[0].status is Status.FOUND
     holes = [item for item in found.findings if item.key == "uncompared"]
     assert all("declare it as checkpoint.renames" in item.message and "key_mapping" in item.message for item in holes)
-    assert verify(model, folder, renames=tuple(MAPPING.items())).verdict is Verdict.PASS
+    assert verify(model, folder, renames=tuple(MAPPING.items())).verdict is WeightsVerdict.PASS
 
 
 def test_a_load_of_an_adapter_is_no_record_of_the_base(llama):  # noqa: F811
@@ -207,9 +217,9 @@ def test_a_load_of_an_adapter_is_no_record_of_the_base(llama):  # noqa: F811
 
     model = loaded_llama(llama)
     model._weight_conversions = [WeightRenaming("q_proj", "k_proj")]
-    assert verify(model, llama).verdict is Verdict.FAIL
+    assert verify(model, llama).verdict is WeightsVerdict.FAIL
     model.peft_config = {}
-    assert verify(model, llama).verdict is Verdict.PASS
+    assert verify(model, llama).verdict is WeightsVerdict.PASS
 
 
 def heads(folder):
@@ -230,7 +240,7 @@ def test_prefixes_are_resolved_as_loading_does(llama, tmp_path):  # noqa: F811
         wrong = next(iter(model.parameters()))
         bits_of(wrong)[3, 1] ^= 1
         name = next(name for name, value in model.named_parameters() if value is wrong)
-        row = next(row for row in verify(model, folder).of_kind(Kind.LIVE) if row.name == name)
+        row = next(row for row in verify(model, folder).of_kind(RowKind.LIVE) if row.name == name)
         assert row.first is not None
         assert row.first.live_index == row.first.checkpoint_index == (3, 1)
 
@@ -247,12 +257,12 @@ def test_a_checkpoint_with_and_without_the_prefix_is_ambiguous(llama, tmp_path):
     folder = rewritten(llama, tmp_path, both)
     for kind in (head, base):
         result = verify(loaded(folder, kind), folder)
-        assert result.verdict is Verdict.FAIL
-        rows = {row.name: row for row in result.rows if row.kind is Kind.LIVE}
+        assert result.verdict is WeightsVerdict.FAIL
+        rows = {row.name: row for row in result.rows if row.kind is RowKind.LIVE}
         name = "model.norm.weight" if kind is head else "norm.weight"
         assert rows[name].reason == "ambiguous: the stored keys model.norm.weight and norm.weight are both for it"
         assert rows[name].checked == 0
-        stored = {row.name: row for row in result.of_kind(Kind.CHECKPOINT)}
+        stored = {row.name: row for row in result.of_kind(RowKind.CHECKPOINT)}
         assert "model.norm.weight and norm.weight are both for" in stored["norm.weight"].reason
 
 
@@ -275,8 +285,8 @@ def test_a_model_with_both_names_is_ambiguous(llama, tmp_path):  # noqa: F811
     assert torch.equal(model.norm.weight, stored["model.norm.weight"])  # what loading really does
     assert torch.equal(model.model.norm.weight, stored["norm.weight"])
     result = verify(model, folder)
-    assert result.verdict is Verdict.FAIL
-    rows = {row.name: row.reason for row in result.of_kind(Kind.LIVE) if row.reason}
+    assert result.verdict is WeightsVerdict.FAIL
+    rows = {row.name: row.reason for row in result.of_kind(RowKind.LIVE) if row.reason}
     assert set(rows) == {"norm.weight", "model.norm.weight"}
     assert all(
         "norm.weight and model.norm.weight" in text or "model.norm.weight and norm.weight" in text

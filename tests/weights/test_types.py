@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from shardlint.weights import Difference, Kind, Verdict, check_export, faults, verify
+from shardlint.weights import Difference, RowKind, WeightsVerdict, check_export, faults, verify
 from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.compare.diagnose import pattern, unravel
 from support.shrink import quiet
@@ -85,9 +85,9 @@ def test_type(name, tmp_path):
         assert [fault.what for fault in faults(result)] == ["mismatch"]
         assert changed in faults(result)[0].subject
         return
-    assert result.verdict is Verdict.PASS, [fault.message for fault in faults(result)]
+    assert result.verdict is WeightsVerdict.PASS, [fault.message for fault in faults(result)]
     assert [group.first.message for group in check_export(model, tmp_path)] == []
-    live = result.of_kind(Kind.LIVE)
+    live = result.of_kind(RowKind.LIVE)
     assert all(row.checked == row.expected for row in live)
     converted = [row for row in live if row.operations]
     assert bool(converted) == (name in STRUCTURAL)
@@ -97,7 +97,7 @@ def test_type(name, tmp_path):
     bits = bits_of(tensors[target])
     index = unravel(chosen.randrange(bits.size), bits.shape)
     bits[index] ^= 1
-    found = [row for row in verify(model, tmp_path, threads=1).of_kind(Kind.LIVE) if row.load_mismatches]
+    found = [row for row in verify(model, tmp_path, threads=1).of_kind(RowKind.LIVE) if row.load_mismatches]
     assert [(row.name, row.load_mismatches) for row in found] == [(target, 1)]
     first = found[0].first
     assert first is not None

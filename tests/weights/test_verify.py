@@ -15,13 +15,13 @@ from shardlint.facts import ContractFacts
 from shardlint.weights import (
     Difference,
     ExternalShard,
-    Kind,
     ReplicaGroup,
     Result,
     Row,
-    Status,
-    Verdict,
+    RowKind,
+    RowStatus,
     WeightsDifferError,
+    WeightsVerdict,
     compare_checkpoints,
     faults,
     verify,
@@ -47,17 +47,17 @@ def model(mixtral):
 
 
 def wrong(result: Result) -> dict[str, Row]:
-    return {row.name: row for row in result.of_kind(Kind.LIVE) if row.load_mismatches}
+    return {row.name: row for row in result.of_kind(RowKind.LIVE) if row.load_mismatches}
 
 
 def test_a_right_load_passes_and_covers_both_sides(model, mixtral):
     result = verify(model, mixtral)
-    assert result.verdict is Verdict.PASS
-    live, stored = result.of_kind(Kind.LIVE), result.of_kind(Kind.CHECKPOINT)
+    assert result.verdict is WeightsVerdict.PASS
+    live, stored = result.of_kind(RowKind.LIVE), result.of_kind(RowKind.CHECKPOINT)
     assert {row.name for row in live} == set(model.state_dict())
     assert sum(row.checked for row in live) == sum(value.numel() for value in model.state_dict().values())
     assert sum(row.checked for row in stored) == sum(row.expected for row in stored)
-    assert {row.status for row in result.rows} == {Status.EXACT}
+    assert {row.status for row in result.rows} == {RowStatus.EXACT}
     experts = next(row for row in live if row.name.endswith("1.mlp.experts.gate_up_proj"))
     assert experts.operations == ("MergeModulelist", "Concatenate")
     assert len(experts.sources) == 8
@@ -77,7 +77,7 @@ def test_nothing_of_the_model_is_touched(model, mixtral):
 
 def test_memory_can_still_be_resized(model, mixtral):
     fresh = copy.deepcopy(model)  # as FSDP does, to free what it gathered
-    assert verify(fresh, mixtral).verdict is Verdict.PASS
+    assert verify(fresh, mixtral).verdict is WeightsVerdict.PASS
     assert all(parameter.untyped_storage().resizable() for parameter in fresh.parameters())
 
 
@@ -88,13 +88,13 @@ def test_one_bit_is_found_at_its_places(model, mixtral):
     assert (row.name, row.load_mismatches, row.status) == (
         "model.layers.1.mlp.experts.down_proj",
         1,
-        Status.MISMATCH,
+        RowStatus.MISMATCH,
     )
     assert row.first is not None
     assert row.first.live_index == (2, 7, 9)
     assert row.first.checkpoint_key == "model.layers.1.block_sparse_moe.experts.2.w2.weight"
     assert row.first.checkpoint_index == (7, 9)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     (fault,) = faults(result)
     assert fault.subject == "model.layers.1.mlp.experts.down_proj"
     assert "1 of 4096 elements" in fault.message
@@ -172,7 +172,7 @@ def test_values_that_only_bits_tell_apart(mixtral, tmp_path):
     stored["model.norm.weight"][:] = 0.0
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     model = loaded(folder, MixtralForCausalLM)
-    assert verify(model, folder).verdict is Verdict.PASS
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
     with torch.no_grad():
         model.model.norm.weight[3] = -0.0
     (row,) = wrong(verify(model, folder)).values()
@@ -189,7 +189,7 @@ def test_nan_is_found_even_where_the_checkpoint_has_it(mixtral, tmp_path):
     stored["model.layers.0.self_attn.q_proj.weight"][1, 2] = float("nan")
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
     result = verify(loaded(tmp_path, MixtralForCausalLM), tmp_path)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     (fault,) = faults(result)
     assert (fault.what, fault.subject) == ("nonfinite", "model.layers.0.self_attn.q_proj.weight")
     assert fault.message.startswith(
@@ -204,9 +204,9 @@ def test_a_narrowing_load_is_a_cast_and_passes(mixtral):
     from transformers import MixtralForCausalLM
 
     result = verify(loaded(mixtral, MixtralForCausalLM, dtype=torch.bfloat16), mixtral)
-    assert result.verdict is Verdict.PASS
-    assert result.count(Status.DTYPE_CAST) > 15
-    row = result.of_kind(Kind.LIVE)[0]
+    assert result.verdict is WeightsVerdict.PASS
+    assert result.count(RowStatus.DTYPE_CAST) > 15
+    row = result.of_kind(RowKind.LIVE)[0]
     assert row.first is not None
     assert row.first.cast_only
     assert row.max_load_abs == 0.0
@@ -223,7 +223,7 @@ def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
     model = loaded(tmp_path, MixtralForCausalLM)
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     assert {(fault.what, fault.subject) for fault in faults(result)} == {
         ("uncompared", "model.norm.weight"),
         ("unread", "model.layers.9.extra.weight"),
@@ -235,9 +235,9 @@ def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
         source="test", training_only_targets=("model.norm.*",), inference_only_sources=("*.extra.weight",)
     )
     result = verify(model, tmp_path, contract=excused)
-    assert result.verdict is Verdict.PASS
-    assert result.count(Status.EXCLUDED) == 1
-    assert result.count(Status.EXCLUDED, Kind.CHECKPOINT) == 1
+    assert result.verdict is WeightsVerdict.PASS
+    assert result.count(RowStatus.EXCLUDED) == 1
+    assert result.count(RowStatus.EXCLUDED, RowKind.CHECKPOINT) == 1
 
 
 def test_a_tie_is_compared_once_and_a_broken_one_found(tmp_path):
@@ -245,7 +245,7 @@ def test_a_tie_is_compared_once_and_a_broken_one_found(tmp_path):
 
     folder = saved(tmp_path, mixtral_config(tie_word_embeddings=True), MixtralForCausalLM)
     model = loaded(folder, MixtralForCausalLM)
-    assert verify(model, folder).verdict is Verdict.PASS
+    assert verify(model, folder).verdict is WeightsVerdict.PASS
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     model.lm_head.weight.data[0, 0] += 1
     assert set(wrong(verify(model, folder))) == {"lm_head.weight"}
@@ -253,7 +253,7 @@ def test_a_tie_is_compared_once_and_a_broken_one_found(tmp_path):
 
 def test_an_incomplete_look_never_passes(model, mixtral):
     result = verify(model, mixtral, sample=0.2)
-    assert result.verdict is Verdict.INCOMPLETE
+    assert result.verdict is WeightsVerdict.INCOMPLETE
     assert "sample" in result.incomplete
     with pytest.raises(WeightsDifferError):
         result.raise_for_failure()
@@ -264,7 +264,7 @@ def test_an_incomplete_look_never_passes(model, mixtral):
         raise KeyboardInterrupt
 
     result = verify(model, mixtral, progress=interrupt)
-    assert (result.verdict, result.incomplete) == (Verdict.INCOMPLETE, "the run was interrupted")
+    assert (result.verdict, result.incomplete) == (WeightsVerdict.INCOMPLETE, "the run was interrupted")
 
 
 def test_reports(model, mixtral, tmp_path):
@@ -296,27 +296,27 @@ def test_models_without_transformers_are_compared_by_name(tmp_path):
     model = Tower()
     save_file({f"old.{key}": value for key, value in model.state_dict().items()}, tmp_path / "model.safetensors")
     renamed = verify(model, tmp_path, renames=((r"^old\.", ""),))
-    assert renamed.verdict is Verdict.PASS
-    assert {row.name for row in renamed.of_kind(Kind.LIVE)} == {"inner.weight", "inner.bias", "steps"}
+    assert renamed.verdict is WeightsVerdict.PASS
+    assert {row.name for row in renamed.of_kind(RowKind.LIVE)} == {"inner.weight", "inner.bias", "steps"}
     result = verify(model, tmp_path)
-    assert result.count(Status.INCOMPLETE) == 3
-    assert result.count(Status.INCOMPLETE, Kind.CHECKPOINT) == 3
+    assert result.count(RowStatus.INCOMPLETE) == 3
+    assert result.count(RowStatus.INCOMPLETE, RowKind.CHECKPOINT) == 3
 
 
 def test_what_cannot_be_compared_is_an_error_of_its_rank(model, mixtral, tmp_path):
     result = verify(model.to("meta"), mixtral)
     assert result.errors[0][0] == 0
     assert "found a meta tensor" in result.errors[0][1]
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     missing = verify(Tower(), tmp_path / "nowhere")
-    assert missing.verdict is Verdict.FAIL
+    assert missing.verdict is WeightsVerdict.FAIL
     assert "nowhere" in missing.errors[0][1]
     save_file({}, tmp_path / "model.safetensors")
     empty = verify(Tower(), tmp_path)
-    assert empty.verdict is Verdict.INCOMPLETE
+    assert empty.verdict is WeightsVerdict.INCOMPLETE
     assert "no load plan can be made" in empty.incomplete
     nothing = verify(torch.nn.Module(), mixtral)
-    assert nothing.verdict is Verdict.FAIL
+    assert nothing.verdict is WeightsVerdict.FAIL
     assert "without any" in nothing.errors[0][1]
 
 
@@ -324,7 +324,7 @@ def test_a_truncated_file_is_named(model, mixtral, tmp_path):
     (tmp_path / "config.json").write_bytes((mixtral / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes((mixtral / "model.safetensors").read_bytes()[:-100])
     result = verify(model, tmp_path)
-    assert result.verdict is not Verdict.PASS
+    assert result.verdict is not WeightsVerdict.PASS
     told = " ".join([*(text for _, text in result.errors), *(fault.message for fault in faults(result))])
     assert "model.safetensors" in told or "could not be compared" in told
 
@@ -362,8 +362,8 @@ def test_external_state_and_its_padding(tmp_path):
     padded = torch.zeros(12, 4)
     padded[:10] = values
     result = verify(model, tmp_path, external=HostTable(padded, (10, 4)))
-    assert result.verdict is Verdict.PASS
-    (row,) = result.of_kind(Kind.PADDING)
+    assert result.verdict is WeightsVerdict.PASS
+    (row,) = result.of_kind(RowKind.PADDING)
     assert (row.name, row.checked) == ("table.weight", 8)
     padded[11, 1] = 1e-30
     result = verify(model, tmp_path, external=HostTable(padded, (10, 4)))
@@ -394,9 +394,9 @@ def test_the_table_of_the_worst_is_readable_at_every_width(width):
     )
     rows = [
         Row(
-            kind=Kind.LIVE,
+            kind=RowKind.LIVE,
             name=f"{name}.{at}",
-            status=Status.MISMATCH,
+            status=RowStatus.MISMATCH,
             load_mismatches=at,
             first=first,
             max_load_abs=error,
@@ -420,17 +420,17 @@ def test_a_shard_that_is_not_there_is_named(model, tmp_path):
     gone = shards[1].name
     shards[1].unlink()
     result = verify(model, tmp_path)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     told = [fault.message for fault in faults(result) if fault.what == "uncompared"]
     assert any(message.endswith(f"no stored tensor gives it; {gone} could not be read") for message in told)
 
 
 def test_replicas_of_tensors_without_a_source_are_their_own_fault():
-    row = Row(kind=Kind.LIVE, name="a", status=Status.EXCLUDED)
-    other = Row(kind=Kind.LIVE, name="b", status=Status.MISMATCH, load_mismatches=1, first=None)
+    row = Row(kind=RowKind.LIVE, name="a", status=RowStatus.EXCLUDED)
+    other = Row(kind=RowKind.LIVE, name="b", status=RowStatus.MISMATCH, load_mismatches=1, first=None)
     groups = tuple(ReplicaGroup(name=name, reference=2, ranks=(0, 1)) for name in "ab")
     result = Result(rows=(row, other), replicas=groups, checkpoint="x", world_size=3)
-    assert result.verdict is Verdict.FAIL
+    assert result.verdict is WeightsVerdict.FAIL
     (fault,) = (fault for fault in faults(evolve(result, rows=(row,), replicas=groups[:1])))
     assert (fault.what, fault.subject, fault.ranks) == ("replicas", "a", (2, 0, 1))
     assert fault.message == "its bits on rank 0..1 are not those on rank 2"
@@ -439,14 +439,14 @@ def test_replicas_of_tensors_without_a_source_are_their_own_fault():
 def test_a_run_that_is_told_to_stop_does_so_and_says_so(model, mixtral, tmp_path):
     asked = iter([False, False])
     result = verify(model, mixtral, stop=lambda: next(asked, True), reports=tmp_path, threads=1)
-    assert (result.verdict, result.incomplete) == (Verdict.INCOMPLETE, "the run was interrupted")
+    assert (result.verdict, result.incomplete) == (WeightsVerdict.INCOMPLETE, "the run was interrupted")
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["verdict"], summary["incomplete"]) == ("INCOMPLETE", "the run was interrupted")
-    assert compare_checkpoints(mixtral, mixtral, stop=lambda: True).verdict is Verdict.INCOMPLETE
+    assert compare_checkpoints(mixtral, mixtral, stop=lambda: True).verdict is WeightsVerdict.INCOMPLETE
 
 
 def test_a_run_that_dies_leaves_no_verdict_of_an_earlier_one(model, mixtral, tmp_path, monkeypatch):
-    assert verify(model, mixtral, reports=tmp_path).verdict is Verdict.PASS
+    assert verify(model, mixtral, reports=tmp_path).verdict is WeightsVerdict.PASS
     (tmp_path / "rank_00007.json").write_text("{}")
 
     class Killed(BaseException):
@@ -480,6 +480,6 @@ def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatc
     monkeypatch.setattr("shardlint.weights.verification.collect_checkpoint", None)
     monkeypatch.setattr("shardlint.weights.verification.collect_model_facts", None)
     result = verify(model, mixtral, model_facts=facts, checkpoint_facts=checkpoint)
-    assert result.verdict is Verdict.PASS
+    assert result.verdict is WeightsVerdict.PASS
     broken = evolve(checkpoint, format="gguf")
     assert "gguf" in verify(model, mixtral, model_facts=facts, checkpoint_facts=broken).incomplete

@@ -35,7 +35,7 @@ class BasePrefixDangling(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
-        root = next((item for item in facts.model.declarations if not item.fqn), None)
+        root = next((declaration for declaration in facts.model.declarations if not declaration.fqn), None)
         if root is None or not root.base_model_prefix or root.base_model_present:
             return
         if facts.plan is None:
@@ -55,7 +55,8 @@ class BasePrefixDangling(Rule):
 
 def _holds_its_base(root: ClassDeclaration, declarations: tuple[ClassDeclaration, ...]) -> bool:
     return any(
-        item.fqn and "." not in item.fqn and item.base_model_prefix == root.base_model_prefix for item in declarations
+        declaration.fqn and "." not in declaration.fqn and declaration.base_model_prefix == root.base_model_prefix
+        for declaration in declarations
     )
 
 
@@ -64,8 +65,8 @@ def _needed(plan: PlanFacts) -> dict[str, list[str]]:
     missing = {tensor.name for tensor in plan.tensors if tensor.status == "missing"}
     attributes = sorted({name.partition(".")[0] for name in missing})
     needed: dict[str, list[str]] = {}
-    for item in plan.leftovers:
-        for attribute in attributes if item.reason == "unexpected" else ():
-            if f"{attribute}.{item.renamed}" in missing:
-                needed.setdefault(attribute, []).append(item.key)
+    for leftover in plan.leftovers:
+        for attribute in attributes if leftover.reason == "unexpected" else ():
+            if f"{attribute}.{leftover.renamed}" in missing:
+                needed.setdefault(attribute, []).append(leftover.key)
     return needed

@@ -71,7 +71,9 @@ class DeclarationMatchesNothing(Rule):
     def _class_names(self, model: ModelFacts, tensors: tuple[str, ...]) -> Iterator[Finding]:
         root = root_declaration(model)
         if root is not None and not root.qualified_type.startswith(_LIBRARY):
-            library = [item for item in model.declarations if item.qualified_type.startswith(_LIBRARY)]
+            library = [
+                declaration for declaration in model.declarations if declaration.qualified_type.startswith(_LIBRARY)
+            ]
             inherited = {name for item in library for name in (*item.keep_in_fp32, *item.keep_in_fp32_strict)}
             for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
                 if pattern not in inherited and not _found(pattern, tensors):

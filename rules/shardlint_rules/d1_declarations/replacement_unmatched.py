@@ -34,7 +34,7 @@ class ReplacementUnmatched(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.contract is not None
         assert facts.model is not None
-        lost = [item for item in facts.contract.replacements if not item.matched]
+        lost = [replacement for replacement in facts.contract.replacements if not replacement.matched]
         if not lost:
             return
         candidates = Candidates(tuple(module.fqn for module in facts.model.modules if module.fqn))

@@ -39,15 +39,15 @@ class TieDeclarationBroken(Rule):
         assert model is not None
         major = _major(str(facts.environment.versions.get("transformers", "")))
         unknown = []
-        for item in model.declarations:
-            if item.tied_weights_form in ("dict", "NoneType") or not item.tied_weights_names:
+        for declaration in model.declarations:
+            if declaration.tied_weights_form in ("dict", "NoneType") or not declaration.tied_weights_names:
                 continue
-            if tie_wanted(item, model) is False:
+            if tie_wanted(declaration, model) is False:
                 continue
             if major is None:
-                unknown.append(f"{item.qualified_type} declares ties as {item.tied_weights_form}")
+                unknown.append(f"{declaration.qualified_type} declares ties as {declaration.tied_weights_form}")
             elif major >= _MAPPING_SINCE:
-                yield self._wrong_form(item, major)
+                yield self._wrong_form(declaration, major)
         for tie in declared_ties(model):
             reason, doubtful = _broken(tie, model, facts.environment.world_size)
             if reason and tie.wanted is not False and not doubtful:

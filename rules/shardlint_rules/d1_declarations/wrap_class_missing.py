@@ -71,7 +71,7 @@ class WrapClassMissing(Rule):
 
 
 def _declared(model: ModelFacts) -> tuple[str, ...]:
-    root = next((item for item in model.declarations if not item.fqn), None)
+    root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
     return root.no_split_modules if root is not None else ()
 
 

@@ -47,18 +47,22 @@ class CheckpointWrapperNesting(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
         wrappers = facts.model.wrappers
-        checkpoints = [item for item in wrappers if item.kind == _CHECKPOINT]
+        checkpoints = [wrapper for wrapper in wrappers if wrapper.kind == _CHECKPOINT]
         if not self.options.selective:
             yield from self.below_blocks(checkpoints)
         yield from self.around_units(wrappers)
 
     def below_blocks(self, checkpoints: Sequence[WrapperFacts]) -> Iterator[Finding]:
-        levels = {item.fqn for item in checkpoints if item.fqn.rpartition(".")[2].isdigit() or not item.fqn}
+        levels = {
+            checkpoint.fqn
+            for checkpoint in checkpoints
+            if checkpoint.fqn.rpartition(".")[2].isdigit() or not checkpoint.fqn
+        }
         families: dict[str, list[str]] = {}
-        for item in checkpoints:
-            block = _block_of(item.fqn)
-            if block is not None and not _covered(item.fqn, levels):
-                families.setdefault(pattern_of(item.fqn), []).append(item.fqn)
+        for checkpoint in checkpoints:
+            block = _block_of(checkpoint.fqn)
+            if block is not None and not _covered(checkpoint.fqn, levels):
+                families.setdefault(pattern_of(checkpoint.fqn), []).append(checkpoint.fqn)
         for names in families.values():
             if len(names) > 1:
                 yield self.finding(
@@ -75,7 +79,9 @@ class CheckpointWrapperNesting(Rule):
             if outer.kind != _CHECKPOINT:
                 continue
             inside = [
-                item.fqn for item in wrappers[index + 1 :] if item.kind == "fsdp1" and _within(item.fqn, outer.fqn)
+                wrapper.fqn
+                for wrapper in wrappers[index + 1 :]
+                if wrapper.kind == "fsdp1" and _within(wrapper.fqn, outer.fqn)
             ]
             if inside:
                 yield self.finding(

@@ -70,7 +70,9 @@ class ConfigShapeMismatch(Rule):
         yield from self.experts(model, config)
 
     def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        found = [item for item in model.parameters if any(_EMBEDDINGS.search(name) for name in item.aliases)]
+        found = [
+            parameter for parameter in model.parameters if any(_EMBEDDINGS.search(name) for name in parameter.aliases)
+        ]
         found = [item for item in found if len(item.shape) == 2 and not _is_packed(item)]
         if len({item.shape for item in found}) != 1:
             return
@@ -146,7 +148,9 @@ class ConfigShapeMismatch(Rule):
 
     def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
         wanted = _number(config, *_EXPERTS)
-        found = [item for item in model.parameters if ".experts." in item.fqn and len(item.shape) == 3]
+        found = [
+            parameter for parameter in model.parameters if ".experts." in parameter.fqn and len(parameter.shape) == 3
+        ]
         counts = {item.shape[0] for item in found}
         if wanted is not None and len(counts) == 1 and counts != {wanted}:
             yield self.differs("num_experts", wanted, found[0], counted(found[0].shape[0], "expert"))
@@ -163,7 +167,7 @@ class ConfigShapeMismatch(Rule):
 
 def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
-    found = [item for item in model.parameters if item.fqn.endswith(f".self_attn.{last}.weight")]
+    found = [parameter for parameter in model.parameters if parameter.fqn.endswith(f".self_attn.{last}.weight")]
     attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
     alike = len({item.shape for item in found}) == 1 and len(found) == attentions
     return found[0] if alike and not _is_packed(found[0]) else None
@@ -213,7 +217,7 @@ def _blocks(model: ModelFacts) -> dict[str, list[int]]:
     """
     if not model.qualified_type.endswith(("ForCausalLM", "LMHeadModel")):
         return {}
-    root = next((item for item in model.declarations if not item.fqn), None)
+    root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
     classes = root.no_split_modules if root is not None else ()
     found: dict[str, list[int]] = {}
     for module in model.modules:

@@ -90,7 +90,7 @@ def _described(sharding: ShardingFacts, record: OwnershipFacts) -> Mapping[str, 
 def _declared_ties(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.model is None or facts.model.config is None or not facts.model.config.get("tie_word_embeddings"):
         return
-    for item in facts.model.declarations:
-        prefix = f"{item.fqn}." if item.fqn else ""
-        for target, source in item.tied_weights.items():
+    for declaration in facts.model.declarations:
+        prefix = f"{declaration.fqn}." if declaration.fqn else ""
+        for target, source in declaration.tied_weights.items():
             yield f"{prefix}{target}", f"{prefix}{source}"

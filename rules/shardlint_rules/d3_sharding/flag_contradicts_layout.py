@@ -44,9 +44,13 @@ class FlagContradictsLayout(Rule):
         cut = [record for record in flagged if record.marks[_FLAG] and record.fqn not in full]
         for record in flagged:
             says, layout = bool(record.marks[_FLAG]), sharding.layout_of(record)
-            shards = [item.text for item in layout.source_placements if item.is_shard]
+            shards = [
+                source_placement.text for source_placement in layout.source_placements if source_placement.is_shard
+            ]
             if layout.source_mesh is not None and says != bool(shards):
-                found = f"placements {', '.join(item.text for item in layout.source_placements)}"
+                found = (
+                    f"placements {', '.join(source_placement.text for source_placement in layout.source_placements)}"
+                )
             elif says and record.fqn in full and cut:
                 found = f"the full size {vocabulary} in dim {record.marks.get('partition_dim', 0)}"
             else:

@@ -65,7 +65,7 @@ class LayoutLies(Rule):
             owner=record.owner,
             message=f"{what}: the placements say {said}, this rank holds {real}",
             evidence={
-                "placements": [item.text for item in layout.placements],
+                "placements": [placement.text for placement in layout.placements],
                 "global_shape": layout.global_shape,
                 "said": said,
                 "held": real,

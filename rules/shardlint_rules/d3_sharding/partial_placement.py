@@ -45,6 +45,6 @@ class PartialPlacement(Rule):
                         subject=record.fqn,
                         owner=record.owner,
                         message=f"expected shards and replicas, found a Partial placement along {', '.join(names)}",
-                        evidence={"mesh": mesh.text(), "placements": [item.text for item in placements]},
+                        evidence={"mesh": mesh.text(), "placements": [placement.text for placement in placements]},
                     )
                     break

@@ -41,19 +41,20 @@ class RanksDisagree(Rule):
         if not any(len(group) > 1 for group in ranks.compared):
             raise NotEvaluated("no two ranks share a mesh or a reduction, so no ranks were compared")
         more = f"; {ranks.left_out} further differences are not listed" if ranks.left_out else ""
-        for item in ranks.differences:
+        for difference in ranks.differences:
             yield self.finding(
-                subject=item.fqn,
-                ranks=item.ranks,
+                subject=difference.fqn,
+                ranks=difference.ranks,
                 message=(
-                    f"{item.field.replace('_', ' ')}: rank {item.reference_rank} has {item.reference}, "
-                    f"{ranks_text(item.ranks)} {'has' if len(item.ranks) == 1 else 'have'} {item.value}{more}"
+                    f"{difference.field.replace('_', ' ')}: rank {difference.reference_rank} has "
+                    f"{difference.reference}, {ranks_text(difference.ranks)} "
+                    f"{'has' if len(difference.ranks) == 1 else 'have'} {difference.value}{more}"
                 ),
                 evidence={
-                    "field": item.field,
-                    "value": item.value,
-                    "reference": item.reference,
-                    "reference_rank": item.reference_rank,
+                    "field": difference.field,
+                    "value": difference.value,
+                    "reference": difference.reference,
+                    "reference_rank": difference.reference_rank,
                 },
-                key=item.field,
+                key=difference.field,
             )

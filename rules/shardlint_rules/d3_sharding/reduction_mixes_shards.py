@@ -50,7 +50,7 @@ class ReductionMixesShards(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = sharding_of(facts)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = _exchanged([item for item in differences if item.field == "present"])
+        absent = _exchanged([difference for difference in differences if difference.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
         unknown: list[str] = []
         for record in once(live(sharding.parameters)):
@@ -85,7 +85,7 @@ class ReductionMixesShards(Rule):
 
 def _untold(layout: LayoutFacts, reduction: ReductionFacts | None) -> bool:
     """Whether a parameter that ranks may hold different parts of is reduced over ranks that are not told."""
-    cut = any(item.is_shard for item in layout.source_placements)
+    cut = any(source_placement.is_shard for source_placement in layout.source_placements)
     return "source" in layout.unknown or (cut and (reduction is None or reduction.ranks is None))
 
 

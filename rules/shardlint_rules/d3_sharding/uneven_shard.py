@@ -92,5 +92,5 @@ def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
 
 
 def _cut_twice(layout: LayoutFacts) -> bool:
-    dims = {item.dim for item in layout.source_placements if item.is_shard}
+    dims = {source_placement.dim for source_placement in layout.source_placements if source_placement.is_shard}
     return layout.data_dim is not None and layout.data_dim in dims

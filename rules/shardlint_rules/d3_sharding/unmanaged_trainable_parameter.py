@@ -117,7 +117,7 @@ def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int
 
 def _reduced_over(sharding: ShardingFacts) -> tuple[int, ...] | None:
     """The ranks of all reductions together: None when unknown, empty when no unit reduces over several ranks."""
-    known = [item.ranks for item in sharding.reductions if item.ranks is not None]
+    known = [reduction.ranks for reduction in sharding.reductions if reduction.ranks is not None]
     if not known:
         return None
     return tuple(sorted({rank for ranks in known if len(ranks) > 1 for rank in ranks}))

@@ -55,7 +55,7 @@ class NeverWritten(Rule):
         assert facts.model is not None
         tensors = facts.model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
-        adapted = {key for item in facts.model.adapters for key in item.keys if ".modules_to_save." not in key}
+        adapted = {key for adapter in facts.model.adapters for key in adapter.keys if ".modules_to_save." not in key}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
         for seen in facts.values.tensors:
             if facts.values.watched:

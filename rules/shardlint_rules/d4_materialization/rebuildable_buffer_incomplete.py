@@ -33,13 +33,13 @@ class RebuildableBufferIncomplete(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.model is not None
-        for item in facts.model.rebuildable_buffers:
-            if reasons := _reasons(item):
+        for rebuildable_buffer in facts.model.rebuildable_buffers:
+            if reasons := _reasons(rebuildable_buffer):
                 yield self.finding(
-                    subject=item.fqn,
-                    message=f"the derived buffer {item.fqn} {' and '.join(reasons)}",
+                    subject=rebuildable_buffer.fqn,
+                    message=f"the derived buffer {rebuildable_buffer.fqn} {' and '.join(reasons)}",
                     evidence={"reasons": reasons},
-                    owner=item.fqn.rpartition(".")[0] or "<root>",
+                    owner=rebuildable_buffer.fqn.rpartition(".")[0] or "<root>",
                 )
 
 

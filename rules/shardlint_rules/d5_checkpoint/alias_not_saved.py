@@ -64,4 +64,8 @@ def _share(left: TensorFacts, right: TensorFacts) -> bool | None:
 
 
 def _not_saved(model: ModelFacts) -> set[str]:
-    return {f"{item.fqn}.{name}" if item.fqn else name for item in model.declarations for name in item.ignore_on_save}
+    return {
+        f"{declaration.fqn}.{name}" if declaration.fqn else name
+        for declaration in model.declarations
+        for name in declaration.ignore_on_save
+    }

@@ -42,7 +42,7 @@ class AnotherArchitecture(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         plan = facts.plan
         assert plan is not None
-        unexpected = [item.renamed for item in plan.leftovers if item.reason == "unexpected"]
+        unexpected = [leftover.renamed for leftover in plan.leftovers if leftover.reason == "unexpected"]
         if plan.unread or not unexpected:
             return
         missing = sum(tensor.status in ("missing", "error") for tensor in plan.tensors)

@@ -50,7 +50,11 @@ class CoverageIncomplete(Rule):
             return
         found = _found(facts)
         near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
-        failed = {item.name: item.reason for item in facts.plan.tensors if item.status == "error"} if facts.plan else {}
+        failed = (
+            {tensor.name: tensor.reason for tensor in facts.plan.tensors if tensor.status == "error"}
+            if facts.plan
+            else {}
+        )
         for key, kind in iter_unexplained(found):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
             text = spoken(facts, _SAYINGS[kind][1]).format(key=key)
@@ -74,7 +78,7 @@ class CoverageIncomplete(Rule):
 def _is_complete(plan: PlanFacts) -> bool:
     """Whether the plan leaves nothing open, so that there is nothing to classify."""
     open_states = ("missing", "error")
-    return not plan.unread and not plan.leftovers and not any(item.status in open_states for item in plan.tensors)
+    return not plan.unread and not plan.leftovers and not any(tensor.status in open_states for tensor in plan.tensors)
 
 
 def _found(facts: Facts) -> Coverage:

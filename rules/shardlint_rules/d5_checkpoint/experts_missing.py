@@ -97,12 +97,12 @@ class ExpertsMissing(Rule):
     def _renumbered(self, checkpoint: CheckpointFacts) -> Iterator[Finding]:
         files: dict[str, set[str]] = defaultdict(set)
         keys: dict[str, list[str]] = defaultdict(list)
-        for item in checkpoint.repeated_keys:
-            match = _EXPERT.search(item.key)
-            if match is not None and item.counts and item.equal is not True:
-                place = item.key[: match.start()] + "experts"
-                files[place].update((item.file, item.other_file))
-                keys[place].append(item.key)
+        for repeated_key in checkpoint.repeated_keys:
+            match = _EXPERT.search(repeated_key.key)
+            if match is not None and repeated_key.counts and repeated_key.equal is not True:
+                place = repeated_key.key[: match.start()] + "experts"
+                files[place].update((repeated_key.file, repeated_key.other_file))
+                keys[place].append(repeated_key.key)
         for place, names in files.items():
             yield self.finding(
                 subject=place,

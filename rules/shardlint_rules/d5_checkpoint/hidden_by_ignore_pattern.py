@@ -43,10 +43,14 @@ class HiddenByIgnorePattern(Rule):
             if tensor.status in ("missing", "missing-ignored"):
                 wanting[_ending(tensor.name), tensor.shape].append(tensor)
         hidden: dict[str, list[LeftoverKey]] = defaultdict(list)
-        for item in facts.plan.leftovers:
-            is_weight = not item.dtype.startswith(("I", "U", "BOOL")) and len(item.shape) > 1 and 0 not in item.shape
-            if item.reason == "ignored" and is_weight:
-                hidden[item.pattern].append(item)
+        for leftover in facts.plan.leftovers:
+            is_weight = (
+                not leftover.dtype.startswith(("I", "U", "BOOL"))
+                and len(leftover.shape) > 1
+                and 0 not in leftover.shape
+            )
+            if leftover.reason == "ignored" and is_weight:
+                hidden[leftover.pattern].append(leftover)
         for pattern, items in hidden.items():
             pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]
             yield self._wanted(facts, pattern, items, pairs) if pairs else self._unused(facts, pattern, items)

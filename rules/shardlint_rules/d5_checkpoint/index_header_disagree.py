@@ -89,7 +89,7 @@ class _Wants:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self._planned = facts.plan.names_by_key() if facts.plan else {}
-        self._leftover = {item.key for item in facts.plan.leftovers} if facts.plan else set()
+        self._leftover = {leftover.key for leftover in facts.plan.leftovers} if facts.plan else set()
         self._unknown = identity_reason(facts)
         self._resolver = KeyResolver(facts.model) if facts.model and not self._unknown else None
 

@@ -62,7 +62,9 @@ class PrefixMismatch(Rule):
             return
         missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
         unexpected = {
-            item.renamed: item.key for item in plan.leftovers if item.reason not in ("derived", "other-state")
+            leftover.renamed: leftover.key
+            for leftover in plan.leftovers
+            if leftover.reason not in ("derived", "other-state")
         }
         if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
             return

@@ -43,9 +43,11 @@ class ShadowTensor(Rule):
         if checkpoint.overlay_declared:
             return
         pairs: dict[tuple[str, str, bool], list[RepeatedKey]] = {}
-        for item in checkpoint.repeated_keys:
-            if item.counts or _is_shard(item.other_file, checkpoint):
-                pairs.setdefault((item.file, item.other_file, item.counts), []).append(item)
+        for repeated_key in checkpoint.repeated_keys:
+            if repeated_key.counts or _is_shard(repeated_key.other_file, checkpoint):
+                pairs.setdefault((repeated_key.file, repeated_key.other_file, repeated_key.counts), []).append(
+                    repeated_key
+                )
         for (file, other, counts), items in pairs.items():
             yield self._finding(checkpoint, file, other, items, counts=counts)
 

@@ -40,7 +40,7 @@ class EmptyShardWithoutLayout(Rule):
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
             places = held.get(index, [])
-            apart = parameter.flat or any(optimizer.optimizer_of(item).partitioned for item in places)
+            apart = parameter.flat or any(optimizer.optimizer_of(place).partitioned for place in places)
             if prod(parameter.global_shape) and not apart:
                 yield from self.look_at(optimizer, parameter, places, ranks)
 
@@ -50,8 +50,8 @@ class EmptyShardWithoutLayout(Rule):
         roles = {"parameter": parameter.spec}
         if parameter.main is not None:
             roles["main parameter"] = parameter.main
-        for item in places:
-            roles |= {f"state {name}": spec for name, spec in item.state.items()}
+        for place in places:
+            roles |= {f"state {name}": spec for name, spec in place.state.items()}
         for role, number in roles.items():
             spec = optimizer.specs[number]
             if spec.empty_here and spec.layout is None:

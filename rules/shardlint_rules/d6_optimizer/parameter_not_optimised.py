@@ -47,7 +47,7 @@ class ParameterNotOptimised(Rule):
         optimizer = optimizer_of(facts)
         if reasons := partitioned(optimizer):
             raise NotEvaluated("; ".join(reasons))
-        stale = {item.parameter.identity for item in counterparts(optimizer).values()}
+        stale = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}
         for parameter in optimizer.not_held():
             if not parameter.requires_grad or parameter.identity in stale or self.declared(parameter.aliases):
                 continue

@@ -55,10 +55,10 @@ class StateKeyedByPosition(Rule):
             raise NotEvaluated("; ".join(unknown))
 
     def by_name(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
-        names = {item.key for item in stored.parameters}
+        names = {parameter.key for parameter in stored.parameters}
         live = [item for item in map(optimizer.parameter_of, optimizer.held) if item is not None and item.requires_grad]
         missed = [item.fqn for item in live if names.isdisjoint(item.aliases)]
-        known = {alias for item in optimizer.parameters for alias in item.aliases}
+        known = {alias for parameter in optimizer.parameters for alias in parameter.aliases}
         left = sorted(names - known)
         for one, many, found in (
             ("live parameter without stored state", "live parameters without stored state", missed),

@@ -60,7 +60,7 @@ def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
     """Pairs of different live parameters that have to stay equal."""
     assert facts.model is not None
     optimizer = optimizer_of(facts)
-    names = {alias: item for item in optimizer.parameters for alias in item.aliases}
+    names = {alias: parameter for parameter in optimizer.parameters for alias in parameter.aliases}
     seen: set[tuple[int, int]] = set()
     for target, source in (*wanted_pairs(facts.model).items(), *_same_origin(facts)):
         left, right = names.get(target), names.get(source)

@@ -34,5 +34,5 @@ def after_backward(runtime: RuntimeFacts) -> None:
     """Raise `NotEvaluated` when no gradient can be expected: the traced block raised, or had no backward."""
     if runtime.raised:
         raise NotEvaluated(f"the traced block raised {runtime.raised}")
-    if not runtime.backwards and not any(item.present for item in runtime.gradients):
+    if not runtime.backwards and not any(gradient.present for gradient in runtime.gradients):
         raise NotEvaluated("no backward was traced")

@@ -44,7 +44,7 @@ class ModalityWithoutGradient(Rule):
         after_backward(runtime)
         unknown = []
         for modality, globs in data.modality_parameters.items():
-            held = [item for item in runtime.gradients if _named(item, globs)]
+            held = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
             if not held:
                 continue
             given = _given(runtime, data, modality)

@@ -35,7 +35,7 @@ class NonFiniteGradient(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         runtime = runtime_of(facts)
-        bad = [item for item in runtime.gradients if item.not_finite]
+        bad = [gradient for gradient in runtime.gradients if gradient.not_finite]
         origin = _first_met(runtime, bad)
         for item in bad:
             looks = len(runtime.looks)

@@ -60,7 +60,7 @@ class ParameterWithoutGradient(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         runtime = runtime_of(facts)
-        missing = [item for item in runtime.gradients if not item.present and not self._declared(item)]
+        missing = [gradient for gradient in runtime.gradients if not gradient.present and not self._declared(gradient)]
         missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
         if runtime.raised:  # when nothing at all has a graph, the backward itself raises
             cut = {unit.name for unit in runtime.units if unit.cut_off}

@@ -46,7 +46,7 @@ class SharedStateOrder(Rule):
                 kind=SubjectKind.FIELD,
                 owner=events[0].by or None,
                 message=f"{fault} by {by} in micro-step {events[0].step}",
-                evidence={"by": [item.by for item in events], "steps": [item.step for item in events]},
+                evidence={"by": [event.by for event in events], "steps": [event.step for event in events]},
                 key=fault,
             )
         if runtime.state_dropped:

@@ -84,7 +84,11 @@ def _reasons(
         return reasons
     if unit.inner_runs:
         reasons.append(f"{listed(unit.inner_runs)} inside it ran")
-    got = [item.fqn for item in gradients if item.present > item.zero and not _reached_elsewhere(item, unit, runtime)]
+    got = [
+        gradient.fqn
+        for gradient in gradients
+        if gradient.present > gradient.zero and not _reached_elsewhere(gradient, unit, runtime)
+    ]
     if got:
         reasons.append(f"{listed(got)} got gradients")
     return reasons

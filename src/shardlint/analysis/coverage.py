@@ -180,7 +180,7 @@ def planned_coverage(facts: Facts) -> Coverage:
     if plan.unread:
         raise NotEvaluated(f"no header could be read of {', '.join(plan.unread[:3])}")
     model = facts.model or _planned_model(plan, facts.checkpoint)
-    leftovers = {item.key: item for item in plan.leftovers}
+    leftovers = {leftover.key: leftover for leftover in plan.leftovers}
     open_keys = [key for key, item in leftovers.items() if item.reason == "unexpected"]
     found = _classified(facts, model, _Planned(plan), "plan", open_keys)
     settled = {key: _SETTLED[item.reason] for key, item in leftovers.items() if item.reason in _SETTLED}
@@ -200,16 +200,16 @@ def _planned_model(plan: PlanFacts, checkpoint: CheckpointFacts | None) -> Model
     """Return what the plan knows of the architecture, as the facts of a model."""
     tensors = tuple(
         TensorFacts(
-            fqn=item.name,
-            aliases=(item.name,),
+            fqn=tensor.name,
+            aliases=(tensor.name,),
             kind="parameter",
-            shape=item.shape,
-            dtype=item.dtype,
+            shape=tensor.shape,
+            dtype=tensor.dtype,
             device="meta",
             requires_grad=False,
             is_meta=True,
         )
-        for item in plan.tensors
+        for tensor in plan.tensors
     )
     return ModelFacts(
         qualified_type=plan.architecture,
@@ -222,7 +222,7 @@ def _planned_model(plan: PlanFacts, checkpoint: CheckpointFacts | None) -> Model
 def _classified(facts: Facts, model: ModelFacts, filled: _Filled, basis: str, placeless: Iterable[str]) -> Coverage:
     heads = _Heads(facts, model, filled)
     target_of = _Targets(facts, model, filled, heads)
-    source_of = _Sources(facts, model, heads)
+    source_of = _StoredKeys(facts, model, heads)
     targets = {
         name: target_of.classify(name, tensor)
         for tensor in model.tensors
@@ -270,9 +270,12 @@ class _Reported(_Filled):
         self._mismatched = {item.key for item in load.mismatched}
         self._loaded = None if load.loaded is None else {resolver.live_name(key) or key for key in load.loaded}
         self._conversions = [
-            (re.compile("|".join(_target_pattern(target) for target in item.targets)), bool(item.operations))
-            for item in load.conversions
-            if item.targets
+            (
+                re.compile("|".join(_target_pattern(target) for target in conversion.targets)),
+                bool(conversion.operations),
+            )
+            for conversion in load.conversions
+            if conversion.targets
         ]
         self._patterns: dict[str, TargetClass] = {}
 
@@ -363,7 +366,7 @@ class _Targets:
         return TargetClass.NEW_HEAD if self._new_head(name) else TargetClass.UNSUPPORTED_MISSING_TARGET
 
 
-class _Sources:
+class _StoredKeys:
     """Classifies stored keys that no live tensor took."""
 
     def __init__(self, facts: Facts, model: ModelFacts, heads: _Heads) -> None:
@@ -372,7 +375,7 @@ class _Sources:
         self._ignored = _class_patterns(model, "ignore_on_load_unexpected")
         self._unused_head = heads.is_unused
         self._resolver = KeyResolver(model)
-        self._derived = {name for item in model.buffers if not item.persistent for name in item.aliases}
+        self._derived = {name for buffer in model.buffers if not buffer.persistent for name in buffer.aliases}
         self._entries = {entry.key: entry for entry in checkpoint.entries} if checkpoint else {}
         names = model.state_dict_keys()
         self._lengths = list_lengths(names)
@@ -407,7 +410,7 @@ class _Sources:
 
 def _class_patterns(model: ModelFacts, attribute: str) -> re.Pattern[str] | None:
     """The ignore patterns of all classes of the model as one expression; those that cannot be read are left out."""
-    patterns = {pattern: None for item in model.declarations for pattern in getattr(item, attribute)}
+    patterns = {pattern: None for declaration in model.declarations for pattern in getattr(declaration, attribute)}
     good = [pattern for pattern in patterns if _compiles(pattern)]
     return re.compile("|".join(f"(?:{pattern})" for pattern in good)) if good else None
 

@@ -25,7 +25,7 @@ def root_declaration(model: ModelFacts) -> ClassDeclaration | None:
 
 def is_adapter(model: ModelFacts) -> bool:
     """Whether PEFT modules stand in the tree, so that live names differ from those of the base checkpoint."""
-    return any(item.qualified_type.startswith("peft.") for item in model.modules)
+    return any(module.qualified_type.startswith("peft.") for module in model.modules)
 
 
 def matches_any(glob: str, names: Iterable[str]) -> bool:

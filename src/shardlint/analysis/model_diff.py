@@ -58,7 +58,7 @@ _MISSING = "<absent>"
 
 
 @frozen(kw_only=True)
-class Difference:
+class ModelDifference:
     """
     One difference: its kind (one of `KINDS`), the FQN or configuration key, and the value on either side.
 
@@ -71,7 +71,7 @@ class Difference:
     after: Any = None
 
 
-def diff_models(a: ModelFacts, b: ModelFacts) -> tuple[Difference, ...]:
+def diff_models(a: ModelFacts, b: ModelFacts) -> tuple[ModelDifference, ...]:
     """
     Return what differs from `a` to `b`, ordered by kind and name; nothing for equal inventories.
 
@@ -83,31 +83,31 @@ def diff_models(a: ModelFacts, b: ModelFacts) -> tuple[Difference, ...]:
     return tuple(sorted(found, key=lambda item: (KINDS.index(item.kind), natural_key(item.fqn))))
 
 
-def _model_type(a: ModelFacts, b: ModelFacts) -> Iterator[Difference]:
+def _model_type(a: ModelFacts, b: ModelFacts) -> Iterator[ModelDifference]:
     if a.qualified_type != b.qualified_type:
-        yield Difference(kind="model-type", fqn="", before=a.qualified_type, after=b.qualified_type)
+        yield ModelDifference(kind="model-type", fqn="", before=a.qualified_type, after=b.qualified_type)
 
 
-def _modules(a: ModelFacts, b: ModelFacts) -> Iterator[Difference]:
-    before = {alias: item for item in a.modules for alias in item.aliases}
-    after = {alias: item for item in b.modules for alias in item.aliases}
+def _modules(a: ModelFacts, b: ModelFacts) -> Iterator[ModelDifference]:
+    before = {alias: module for module in a.modules for alias in module.aliases}
+    after = {alias: module for module in b.modules for alias in module.aliases}
     for name in before.keys() - after.keys():
-        yield Difference(kind="module-removed", fqn=name, before=before[name].qualified_type)
+        yield ModelDifference(kind="module-removed", fqn=name, before=before[name].qualified_type)
     for name in after.keys() - before.keys():
-        yield Difference(kind="module-added", fqn=name, after=after[name].qualified_type)
+        yield ModelDifference(kind="module-added", fqn=name, after=after[name].qualified_type)
     yield from _pairs(before, after, _MODULE_FIELDS)
 
 
-def _tensors(a: ModelFacts, b: ModelFacts) -> Iterator[Difference]:
+def _tensors(a: ModelFacts, b: ModelFacts) -> Iterator[ModelDifference]:
     before, after = a.tensor_by_name(), b.tensor_by_name()
     for name in before.keys() - after.keys():
-        yield Difference(kind="tensor-removed", fqn=name, before=_shown(before[name]))
+        yield ModelDifference(kind="tensor-removed", fqn=name, before=_shown(before[name]))
     for name in after.keys() - before.keys():
-        yield Difference(kind="tensor-added", fqn=name, after=_shown(after[name]))
+        yield ModelDifference(kind="tensor-added", fqn=name, after=_shown(after[name]))
     yield from _pairs(before, after, {"aliases": "aliases", **_TENSOR_FIELDS})
 
 
-def _pairs(before: dict[str, Any], after: dict[str, Any], names: dict[str, str]) -> Iterator[Difference]:
+def _pairs(before: dict[str, Any], after: dict[str, Any], names: dict[str, str]) -> Iterator[ModelDifference]:
     """Differences between objects of the same name, told once for a pair of objects under its first common name."""
     seen: set[tuple[int, int]] = set()
     known = before.keys() & after.keys()
@@ -123,7 +123,7 @@ def _pairs(before: dict[str, Any], after: dict[str, Any], names: dict[str, str])
                 # A name that appeared or vanished is told as such; here it matters which common names belong together.
                 was, now = _within(was, known), _within(now, known)
             if was != now:
-                yield Difference(kind=kind, fqn=name, before=was, after=now)
+                yield ModelDifference(kind=kind, fqn=name, before=was, after=now)
 
 
 def _within(aliases: tuple[str, ...], known: set[str]) -> tuple[str, ...]:
@@ -134,15 +134,15 @@ def _shown(tensor: TensorFacts) -> str:
     return f"{tensor.kind} {tensor.dtype}{list(tensor.shape)}"
 
 
-def _wrappers(a: ModelFacts, b: ModelFacts) -> Iterator[Difference]:
-    before = {(item.fqn, item.kind): item.qualified_type for item in a.wrappers}
-    after = {(item.fqn, item.kind): item.qualified_type for item in b.wrappers}
+def _wrappers(a: ModelFacts, b: ModelFacts) -> Iterator[ModelDifference]:
+    before = {(wrapper.fqn, wrapper.kind): wrapper.qualified_type for wrapper in a.wrappers}
+    after = {(wrapper.fqn, wrapper.kind): wrapper.qualified_type for wrapper in b.wrappers}
     for key in before.keys() | after.keys():
         if before.get(key) != after.get(key):
-            yield Difference(kind="wrapper", fqn=key[0], before=before.get(key), after=after.get(key))
+            yield ModelDifference(kind="wrapper", fqn=key[0], before=before.get(key), after=after.get(key))
 
 
-def _config(prefix: str, a: FrozenDict | None, b: FrozenDict | None) -> Iterator[Difference]:
+def _config(prefix: str, a: FrozenDict | None, b: FrozenDict | None) -> Iterator[ModelDifference]:
     before, after = a or FrozenDict(), b or FrozenDict()
     for key in before.keys() | after.keys():
         was, now = before.get(key, _MISSING), after.get(key, _MISSING)
@@ -150,7 +150,7 @@ def _config(prefix: str, a: FrozenDict | None, b: FrozenDict | None) -> Iterator
         if isinstance(was, FrozenDict) and isinstance(now, FrozenDict):
             yield from _config(name, was, now)
         elif was != now:
-            yield Difference(kind="config", fqn=name, before=was, after=now)
+            yield ModelDifference(kind="config", fqn=name, before=was, after=now)
 
 
-__all__ = ["KINDS", "Difference", "diff_models"]
+__all__ = ["KINDS", "ModelDifference", "diff_models"]

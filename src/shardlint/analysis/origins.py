@@ -17,7 +17,7 @@ KINDS = ("checkpoint", "tied", "recomputed", "initialiser", "never-written", "pa
 
 
 @frozen(kw_only=True)
-class Origin:
+class TensorOrigin:
     """
     Where the value of the live tensor `fqn` came from.
 
@@ -46,7 +46,7 @@ class Origin:
         return FrozenDict({key: value for key, value in {**found, "detail": self.detail}.items() if value})
 
 
-def origins(facts: Facts) -> Mapping[str, Origin]:
+def origins(facts: Facts) -> Mapping[str, TensorOrigin]:
     """The origin of every live tensor, by its first name; empty without a model."""
     if facts.model is None:
         return EMPTY
@@ -59,34 +59,36 @@ class _Sources:
 
     def __init__(self, facts: Facts) -> None:
         values, load = facts.values, facts.load
-        self.unwritten = {item.fqn: item for item in values.tensors if item.unwritten} if values is not None else {}
+        self.unwritten = (
+            {tensor.fqn: tensor for tensor in values.tensors if tensor.unwritten} if values is not None else {}
+        )
         self.derived = {item.fqn: item for item in values.derived} if values is not None else {}
         self.plans = facts.plan.tensor_by_name() if facts.plan is not None else {}
         self.reported = load is not None and load.reported
         self.missing = set(load.missing) | {item.key for item in load.mismatched} if load is not None else set()
         self.ties = wanted_pairs(facts.model) if facts.model is not None else {}
 
-    def origin(self, tensor: TensorFacts) -> Origin:
+    def origin(self, tensor: TensorFacts) -> TensorOrigin:
         """The first thing that is known, the surest first."""
         fqn = tensor.fqn
         if tensor.is_meta:
-            return Origin(fqn=fqn, kind="meta", detail="it has no storage yet")
+            return TensorOrigin(fqn=fqn, kind="meta", detail="it has no storage yet")
         if fqn in self.unwritten:
             seen = self.unwritten[fqn]
             if seen.unwritten == seen.elements:
-                return Origin(fqn=fqn, kind="never-written", detail="nobody wrote it since the watch began")
-            return Origin(fqn=fqn, kind="partly-written", detail=f"{seen.unwritten} of {seen.elements} unwritten")
+                return TensorOrigin(fqn=fqn, kind="never-written", detail="nobody wrote it since the watch began")
+            return TensorOrigin(fqn=fqn, kind="partly-written", detail=f"{seen.unwritten} of {seen.elements} unwritten")
         if fqn in self.derived and self.derived[fqn].status in ("equal", "low-precision"):
-            return Origin(fqn=fqn, kind="recomputed", detail=f"it is what {self.derived[fqn].recipe} gives")
+            return TensorOrigin(fqn=fqn, kind="recomputed", detail=f"it is what {self.derived[fqn].recipe} gives")
         return self.loaded(tensor) or self.other(tensor)
 
-    def loaded(self, tensor: TensorFacts) -> Origin | None:
+    def loaded(self, tensor: TensorFacts) -> TensorOrigin | None:
         """The checkpoint's key, if a load is on record that did not report the tensor missing."""
         plans = (self.plans[name] for name in tensor.aliases if name in self.plans)
-        planned = next((item for item in plans if item.status == "loaded"), None)
+        planned = next((plan for plan in plans if plan.status == "loaded"), None)
         if planned is None or not self.reported or not self.missing.isdisjoint(tensor.aliases):
             return None
-        return Origin(
+        return TensorOrigin(
             fqn=tensor.fqn,
             kind="checkpoint",
             keys=planned.sources,
@@ -94,11 +96,11 @@ class _Sources:
             through=planned.operations,
         )
 
-    def other(self, tensor: TensorFacts) -> Origin:
+    def other(self, tensor: TensorFacts) -> TensorOrigin:
         """Tied ends, and what the load report says was missing."""
         source = next((self.ties[name] for name in tensor.aliases if name in self.ties), None)
         if source is not None and source in tensor.aliases:
-            return Origin(fqn=tensor.fqn, kind="tied", detail=f"one tensor with {source}")
+            return TensorOrigin(fqn=tensor.fqn, kind="tied", detail=f"one tensor with {source}")
         if not self.missing.isdisjoint(tensor.aliases):
-            return Origin(fqn=tensor.fqn, kind="initialiser", detail="the load report calls it missing")
-        return Origin(fqn=tensor.fqn, kind="unknown", detail="no load is on record" if not self.reported else "")
+            return TensorOrigin(fqn=tensor.fqn, kind="initialiser", detail="the load report calls it missing")
+        return TensorOrigin(fqn=tensor.fqn, kind="unknown", detail="no load is on record" if not self.reported else "")

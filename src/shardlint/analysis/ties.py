@@ -39,11 +39,11 @@ def declared_ties(model: ModelFacts) -> tuple[DeclaredTie, ...]:
     A pattern is a name, a module's name or a regular expression that is searched from the start of the name. Where
     a pattern has several matches, the sources are dealt out to the targets in turn, both sorted.
     """
-    declarations = [item for item in model.declarations if item.tied_weights]
+    declarations = [declaration for declaration in model.declarations if declaration.tied_weights]
     if not declarations:
         return ()
     names = [alias for tensor in model.tensors for alias in tensor.aliases]
-    return tuple(tie for item in declarations for tie in _ties_of(item, model, names))
+    return tuple(tie for declaration in declarations for tie in _ties_of(declaration, model, names))
 
 
 def tie_wanted(declaration: ClassDeclaration, model: ModelFacts) -> bool | None:
@@ -65,7 +65,7 @@ def wanted_pairs(model: ModelFacts) -> dict[str, str]:
     What the library keeps as the ties in force counts (a loader takes those pairs away that it keeps apart on
     purpose); where it keeps no such record, what the classes declare and their configurations ask for.
     """
-    active = _outermost([item for item in model.declarations if item.active_ties is not None])
+    active = _outermost([declaration for declaration in model.declarations if declaration.active_ties is not None])
     if not active:
         return {target: source for tie in declared_ties(model) if tie.wanted for target, source in tie.pairs}
     names = model.tensor_by_name()

@@ -16,13 +16,13 @@ from attrs import define, field, frozen
 
 from ..facts import EntryFacts, FileFacts, FileProblem
 from ..facts.checkpoint import TORCH_DTYPES
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from .chunks import Budget, Chunk, chunk_faults
 from .dcp_metadata import (
     METADATA,
     SHAPELESS,
+    ChunkPlace,
     MetadataError,
-    Place,
     chunk_of,
     dtype_of,
     ints_of,
@@ -58,7 +58,7 @@ def read_dcp(folder: Path) -> DcpContents:
         found = read_metadata(folder)
     except MetadataError as error:
         return DcpContents(problems=(FileProblem(file=METADATA, kind=error.kind, detail=str(error)),))
-    reader = _Reader(folder=folder, places=found.places)
+    reader = _MetadataReader(folder=folder, places=found.places)
     reader.read(found.tensors)
     metadata = FileFacts(
         name=METADATA, size=found.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
@@ -77,9 +77,9 @@ def _item_size(dtype: str) -> int:
 
 
 @define(kw_only=True)
-class _Reader:
+class _MetadataReader:
     folder: Path
-    places: Mapping[tuple[str, tuple[int, ...] | None], Place]
+    places: Mapping[tuple[str, tuple[int, ...] | None], ChunkPlace]
     entries: list[EntryFacts] = field(factory=list)
     problems: list[FileProblem] = field(factory=list)
     budget: Budget = field(factory=Budget)
@@ -95,7 +95,7 @@ class _Reader:
             if not isinstance(name, str):
                 self._say("metadata-schema", "a tensor has a name that is no text")
                 continue
-            key = printable(name)
+            key = encodable(name)
             try:
                 if not is_tensor(value):
                     raise TypeError("neither a tensor nor an object")
@@ -104,7 +104,7 @@ class _Reader:
                 self._say("metadata-schema", f"its description cannot be followed: {type(error).__name__}", key)
 
     def _say(self, kind: str, detail: str, key: str | None = None, file: str = METADATA) -> None:
-        self.problems.append(FileProblem(file=printable(file), kind=kind, detail=detail, key=key))
+        self.problems.append(FileProblem(file=encodable(file), kind=kind, detail=detail, key=key))
 
     def _tensor(self, key: str, name: str, state: Mapping[Any, Any]) -> None:
         shape, dtype = ints_of(state["size"]), dtype_of(state["properties"])
@@ -131,7 +131,7 @@ class _Reader:
             if place is None:
                 self._say("chunk-unplaced", f"nothing says where its chunk at {list(chunk.offsets)} lies", key)
                 continue
-            first = first or printable(place.file)
+            first = first or encodable(place.file)
             needed = elements * _item_size(dtype)
             if place.plain and place.length < needed:
                 detail = f"its chunk at {list(chunk.offsets)} needs {needed} bytes, {place.length} are stored"
@@ -143,7 +143,7 @@ class _Reader:
         for name, ranges in sorted(self.used.items()):
             ranges.sort()
             self._overlaps(name, ranges)
-            end, key = max((item[1], item[2]) for item in ranges)
+            end, key = max((range_[1], range_[2]) for range_ in ranges)
             try:
                 size = inside(self.folder, name).stat().st_size
             except FileRefusedError as error:
@@ -154,15 +154,15 @@ class _Reader:
                 self._say("unreadable", error.strerror or str(error), file=name)
                 continue
             if size < end:
-                self._say("truncated", f"it has {size} bytes, {quoted(printable(key))} ends at {end}", file=name)
-            yield FileFacts(name=printable(name), size=size, kind="dcp", counts=True)
+                self._say("truncated", f"it has {size} bytes, {quoted(encodable(key))} ends at {end}", file=name)
+            yield FileFacts(name=encodable(name), size=size, kind="dcp", counts=True)
 
     def _overlaps(self, name: str, ranges: list[tuple[int, int, str]]) -> None:
         last, holder = 0, ""
         for begin, end, key in ranges:
             if begin < last and end > begin:
-                detail = f"its bytes from {begin} belong to {quoted(printable(holder))} as well"
-                self._say("overlap", detail, printable(key), name)
+                detail = f"its bytes from {begin} belong to {quoted(encodable(holder))} as well"
+                self._say("overlap", detail, encodable(key), name)
                 return
             if end > last:
                 last, holder = end, key
@@ -175,5 +175,5 @@ def _parts(planner_data: Any, tensors: Mapping[Any, Any]) -> tuple[str, ...]:
     for name in tensors:
         path = paths.get(name)
         if isinstance(path, tuple) and all(isinstance(part, (str, int)) for part in path):
-            counts.update(printable(".".join(map(str, path[:end]))) for end in range(1, min(len(path), _DEEPEST + 1)))
+            counts.update(encodable(".".join(map(str, path[:end]))) for end in range(1, min(len(path), _DEEPEST + 1)))
     return tuple(name for name, _ in counts.most_common(_MOST_PARTS))

@@ -12,10 +12,10 @@ from typing import Any
 
 from attrs import frozen
 
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from .chunks import Chunk
 from .files import FileRefusedError, read_small
-from .inert_pickle import Made, Name, StreamError, read_stream
+from .inert_pickle import InertObject, Name, StreamError, read_stream
 
 METADATA = ".metadata"
 MAX_METADATA = 256 * 2**20  # bytes
@@ -32,7 +32,7 @@ class MetadataError(Exception):
 
 
 @frozen(kw_only=True)
-class Place:
+class ChunkPlace:
     """Where the bytes of one chunk lie. `plain` unless they went through a transformation, such as compression."""
 
     file: str
@@ -50,7 +50,7 @@ class Metadata:
     """
 
     tensors: Mapping[Any, Any]
-    places: Mapping[tuple[str, tuple[int, ...] | None], Place]
+    places: Mapping[tuple[str, tuple[int, ...] | None], ChunkPlace]
     planner_data: Any
     size: int
 
@@ -63,7 +63,7 @@ def read_metadata(folder: Path) -> Metadata:
     except FileRefusedError as error:
         raise MetadataError(error.kind, error.detail) from error
     except StreamError as error:
-        raise MetadataError("metadata-stream", printable(str(error))) from error
+        raise MetadataError("metadata-stream", encodable(str(error))) from error
     try:
         state = state_of(root)
         tensors, storage = state["state_dict_metadata"], state["storage_data"]
@@ -73,29 +73,29 @@ def read_metadata(folder: Path) -> Metadata:
         )
     except SHAPELESS as error:
         detail = f"expected the metadata of a checkpoint, got something else ({type(error).__name__}: {error})"
-        raise MetadataError("metadata-schema", printable(detail)[:300]) from error
+        raise MetadataError("metadata-schema", encodable(detail)[:300]) from error
 
 
 def is_tensor(value: Any) -> bool:
     """Whether the record is that of a tensor."""
-    return isinstance(value, Made) and value.called == "TensorStorageMetadata"
+    return isinstance(value, InertObject) and value.called == "TensorStorageMetadata"
 
 
 def is_object(value: Any) -> bool:
     """Whether the record is that of an object that is no tensor: a step count, the settings of an optimizer."""
-    return isinstance(value, Made) and value.called == "BytesStorageMetadata"
+    return isinstance(value, InertObject) and value.called == "BytesStorageMetadata"
 
 
 def state_of(value: Any) -> dict[Any, Any]:
     """The fields of a record. Raises one of `SHAPELESS`."""
-    if not isinstance(value, Made) or not isinstance(value.state, dict):
+    if not isinstance(value, InertObject) or not isinstance(value.state, dict):
         raise TypeError("a record without fields")
     return value.state
 
 
 def ints_of(value: Any) -> tuple[int, ...]:
     """A `torch.Size` as integers that a tensor can have. Raises one of `SHAPELESS`."""
-    if isinstance(value, Made):
+    if isinstance(value, InertObject):
         value = value.arguments[0]
     found = tuple(value)
     if len(found) > 64 or not all(isinstance(item, int) and 0 <= item < 2**63 for item in found):
@@ -115,7 +115,7 @@ def dtype_of(properties: Any) -> str:
     found = state[0] if isinstance(state, tuple) else state["dtype"]
     if not isinstance(found, Name) or found.module != "torch":
         raise TypeError("no dtype")
-    return printable(found.name)
+    return encodable(found.name)
 
 
 def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
@@ -131,9 +131,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _place(value: Any) -> Place:
+def _place(value: Any) -> ChunkPlace:
     state = state_of(value)
     begin, length = ints_of((state["offset"], state["length"]))
-    return Place(
+    return ChunkPlace(
         file=_text(state["relative_path"]), begin=begin, length=length, plain=not state.get("transform_descriptors")
     )

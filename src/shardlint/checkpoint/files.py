@@ -71,7 +71,7 @@ def listed(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def printable(name: str) -> str:
+def decodable_name(name: str) -> str:
     """Return a file name that any encoder takes: undecodable bytes become escapes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 

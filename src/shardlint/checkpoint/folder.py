@@ -13,7 +13,7 @@ from ..target import TargetError
 from .byte_compare import ByteComparer
 from .dcp import read_dcp
 from .dcp_metadata import METADATA
-from .files import FileRefusedError, file_kind, inside, is_lfs_pointer, listed, opened, printable
+from .files import FileRefusedError, decodable_name, file_kind, inside, is_lfs_pointer, listed, opened
 from .json_files import read_config, read_index
 from .safetensors_header import quoted, read_header
 from .tokenizer import tokenizer_size
@@ -54,7 +54,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     path = Path(path)
     try:
         if path.is_dir():
-            folder, names = path, tuple(printable(name) for name in listed(path))
+            folder, names = path, tuple(decodable_name(name) for name in listed(path))
         elif path.exists() or path.is_symlink():
             folder, names = path.parent, (path.name,)
         else:

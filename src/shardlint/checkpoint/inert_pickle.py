@@ -2,8 +2,8 @@
 Serialised Python objects as inert data: what a stream says is written down, nothing that it names is ever called.
 
 The stream is only taken apart into its instructions (`pickletools` does that without running any). Names become
-`Name`, calls become `Made`, references to storages become `Outside`. Whatever a hostile stream asks for, the result
-is tuples, lists, dicts, texts and numbers, of a size that the limits bound.
+`Name`, calls become `InertObject`, references to storages become `Outside`. Whatever a hostile stream asks for, the
+result is tuples, lists, dicts, texts and numbers, of a size that the limits bound.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Outside:
 
 
 @define(eq=False)
-class Made:
+class InertObject:
     """An object that the stream asks to be made: what would be called, with what, and what is put into it."""
 
     callee: Any
@@ -122,7 +122,7 @@ class _Machine:
 
     def append(self, values: list[Any]) -> None:
         holder = self.top()
-        if isinstance(holder, Made):
+        if isinstance(holder, InertObject):
             holder.members.extend(values)
         elif isinstance(holder, list):
             holder.extend(values)
@@ -131,7 +131,7 @@ class _Machine:
 
     def set_items(self, values: list[Any]) -> None:
         holder = self.top()
-        target = holder.items if isinstance(holder, Made) else holder
+        target = holder.items if isinstance(holder, InertObject) else holder
         if not isinstance(target, dict) or len(values) % 2:
             raise StreamError(f"items are set in a {type(holder).__name__}")
         if not all(map(_is_key, values[::2])):
@@ -141,13 +141,13 @@ class _Machine:
     def build(self) -> None:
         (state,) = self.take(1)
         holder = self.top()
-        if isinstance(holder, Made):
+        if isinstance(holder, InertObject):
             holder.state = state
 
     def make(self, count: int) -> None:
         callee, *arguments = self.take(count)
         given = arguments[0]
-        self.push(Made(callee, tuple(given) if isinstance(given, list) else given))
+        self.push(InertObject(callee, tuple(given) if isinstance(given, list) else given))
 
     def name_from_stack(self) -> None:
         module, name = self.take(2)
@@ -163,7 +163,7 @@ class _Machine:
 def _is_key(value: Any) -> bool:
     """Whether hashing the value is cheap: tuples of tuples of shared tuples would take for ever."""
     parts = value if isinstance(value, tuple) else (value,)
-    return all(part is None or isinstance(part, (str, int, float, bytes, Made, Name, Outside)) for part in parts)
+    return all(part is None or isinstance(part, (str, int, float, bytes, InertObject, Name, Outside)) for part in parts)
 
 
 _Action = Callable[[_Machine, Any], None]
@@ -218,14 +218,16 @@ _ACTIONS: dict[str, _Action] = {
     "EMPTY_TUPLE": _constant(()),
     "EMPTY_LIST": lambda machine, _: machine.push([]),
     "EMPTY_DICT": lambda machine, _: machine.push({}),
-    "EMPTY_SET": lambda machine, _: machine.push(Made(Name("builtins", "set"), ())),
+    "EMPTY_SET": lambda machine, _: machine.push(InertObject(Name("builtins", "set"), ())),
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
     "TUPLE1": _tuple_of(1),
     "TUPLE2": _tuple_of(2),
     "TUPLE3": _tuple_of(3),
     "DICT": _dict_since_mark,
     "LIST": lambda machine, _: machine.push(machine.since_mark()),
-    "FROZENSET": lambda machine, _: machine.push(Made(Name("builtins", "frozenset"), tuple(machine.since_mark()))),
+    "FROZENSET": lambda machine, _: machine.push(
+        InertObject(Name("builtins", "frozenset"), tuple(machine.since_mark()))
+    ),
     "APPEND": lambda machine, _: machine.append(list(machine.take(1))),
     "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
     "ADDITEMS": lambda machine, _: machine.append(machine.since_mark()),

@@ -12,10 +12,10 @@ from typing import Any
 from attrs import evolve
 
 from ..facts import EMPTY, FrozenDict, StoredOptimizerFacts, StoredParameterState
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..names import natural_key
 from .files import FileRefusedError, inside, opened, read_small
-from .inert_pickle import Made, StreamError, read_stream
+from .inert_pickle import InertObject, StreamError, read_stream
 
 _TORCH_NAMES = ("optimizer.pt", "optimizer.pth", "optimizer.bin")
 _METADATA = ".metadata"
@@ -50,7 +50,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _read(folder: Path, name: str) -> StoredOptimizerFacts | None:
     distributed = name.endswith(_METADATA)
-    facts = StoredOptimizerFacts(path=printable(name), format="dcp" if distributed else "torch")
+    facts = StoredOptimizerFacts(path=encodable(name), format="dcp" if distributed else "torch")
     try:
         if distributed:
             return _from_metadata(facts, read_stream(read_small(folder, name, _MAX_STREAM)))
@@ -82,7 +82,7 @@ def _member(archive: zipfile.ZipFile) -> bytes:
 
 
 def _mapping(value: Any) -> Mapping[Any, Any] | None:
-    if isinstance(value, Made):
+    if isinstance(value, InertObject):
         return value.items
     return value if isinstance(value, Mapping) else None
 
@@ -116,7 +116,7 @@ def _from_state_dict(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizer
 
 
 def _entry(key: str, group: int | None, position: int | None, shapes: FrozenDict) -> StoredParameterState:
-    return StoredParameterState(key=printable(key), group=group, position=position, shapes=shapes)
+    return StoredParameterState(key=encodable(key), group=group, position=position, shapes=shapes)
 
 
 def _text(value: Any) -> str:
@@ -132,7 +132,7 @@ def _shapes(entry: Any) -> FrozenDict:
 
 def _shape(value: Any) -> tuple[int, ...]:
     """The shape of a tensor as `torch.save` writes it: the third argument of the call that rebuilds it."""
-    if not isinstance(value, Made) or not isinstance(value.arguments, tuple):
+    if not isinstance(value, InertObject) or not isinstance(value.arguments, tuple):
         return ()
     if value.called.startswith("_rebuild_tensor") and len(value.arguments) > 2:
         return _ints(value.arguments[2])
@@ -142,10 +142,15 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _ints(value: Any) -> tuple[int, ...]:
-    if isinstance(value, Made) and value.called == "Size" and isinstance(value.arguments, tuple) and value.arguments:
+    if (
+        isinstance(value, InertObject)
+        and value.called == "Size"
+        and isinstance(value.arguments, tuple)
+        and value.arguments
+    ):
         value = value.arguments[0]
     numbers = _sequence(value)
-    return tuple(numbers) if all(type(item) is int for item in numbers) else ()
+    return tuple(numbers) if all(type(number) is int for number in numbers) else ()
 
 
 def _from_metadata(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizerFacts | None:

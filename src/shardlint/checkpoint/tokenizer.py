@@ -40,7 +40,7 @@ def tokenizer_size(folder: Path) -> int | None:
         return _slow(folder)
     vocab = found.model.vocab
     numbers = list(vocab.values()) if isinstance(vocab, dict) else [len(vocab) - 1]
-    return _one_more([*numbers, *(item.id for item in found.added_tokens)])
+    return _one_more([*numbers, *(added_token.id for added_token in found.added_tokens)])
 
 
 def _slow(folder: Path) -> int | None:

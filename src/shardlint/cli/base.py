@@ -60,7 +60,7 @@ class Command(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that suggests the command that was meant."""
 
     def resolve_command(

@@ -43,7 +43,7 @@ class Step:
     @property
     def found(self) -> frozenset[str]:
         """The codes of all findings."""
-        return frozenset(item.code for item in self.report.findings)
+        return frozenset(finding.code for finding in self.report.findings)
 
     @property
     def ok(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from .._version import __version__
-from .base import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_UNTRUSTED, WIDEST_HELP, Group
+from .base import EXIT_INTERRUPTED, EXIT_OK, EXIT_PIPE, EXIT_UNTRUSTED, WIDEST_HELP, CommandGroup
 
 COMMANDS = (
     "lint",
@@ -33,7 +33,7 @@ class _ClosedPipe(Exception):  # noqa: N818 - nobody's error: the reader has see
     """Standard output was closed. click would make exit status 1 of it, which means findings."""
 
 
-class _LazyGroup(Group):
+class _LazyGroup(CommandGroup):
     """Imports the module of a command when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -177,7 +177,7 @@ def known_pages(
 ) -> tuple[list[RulePage], tuple[str, ...]]:
     """Pages of all rules of the packs that the options lead to and of the engine's diagnostics; how packs failed."""
     registry = packs_of(load(config, isolated), require_pack, disable_pack)
-    return all_pages((item.rule_class, item.pack, item.dist) for item in registry.rules), registry.failures()
+    return all_pages((rule.rule_class, rule.pack, rule.dist) for rule in registry.rules), registry.failures()
 
 
 def style_of(color: str) -> Style:

@@ -99,29 +99,29 @@ def reporters_of(registry: Registry) -> dict[str, Reporter]:
 
 def _distinct(outputs: Sequence[Output]) -> None:
     seen: dict[Path | None, str] = {}
-    for item in outputs:
-        key = item.path.resolve() if item.path else None
+    for output in outputs:
+        key = output.path.resolve() if output.path else None
         if key in seen:
-            where = f"the file {str(item.path)!r}" if item.path else "standard output"
+            where = f"the file {str(output.path)!r}" if output.path else "standard output"
             raise Problem(
-                f"the output formats {seen[key]} and {item.name} both go to {where}; "
+                f"the output formats {seen[key]} and {output.name} both go to {where}; "
                 "give all but one of them a file of its own: --output-format NAME:FILE"
             )
-        seen[key] = item.name
+        seen[key] = output.name
 
 
 def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOptions) -> None:
     """Write every report; when all go to files, standard output still gets the line that sums up."""
-    for item in outputs:
-        if item.path is None:
-            _report(item, report, sys.stdout, options)
+    for output in outputs:
+        if output.path is None:
+            _report(output, report, sys.stdout, options)
         else:
             from attrs import evolve
 
             plain = evolve(options, color=False, width=DEFAULT_WIDTH, terminal=False)
-            with atomic_file(item.path) as stream:
-                _report(item, report, stream, plain)
-    if all(item.path is not None for item in outputs):
+            with atomic_file(output.path) as stream:
+                _report(output, report, stream, plain)
+    if all(output.path is not None for output in outputs):
         from ..report.style import Style
         from ..report.summary import last_line
 

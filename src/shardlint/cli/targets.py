@@ -48,7 +48,7 @@ target_options: Callable[[Any], Any] = stacked(
 
 
 @frozen
-class Request:
+class TargetRequest:
     """What was asked to be looked at."""
 
     target: str
@@ -58,7 +58,7 @@ class Request:
 
 
 def obtain(
-    request: Request, registry: Registry, settings: Settings, *, values: bool = True
+    request: TargetRequest, registry: Registry, settings: Settings, *, values: bool = True
 ) -> tuple[Facts, LiveTarget | None]:
     """
     The facts of the target, and the live objects behind them when there are any.
@@ -92,7 +92,7 @@ def obtain(
     return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
 
 
-def _resolved_here(request: Request) -> Resolved:
+def _resolved_here(request: TargetRequest) -> Resolved:
     """
     Resolve the target and come back to the current folder, which a builder may have left.
 

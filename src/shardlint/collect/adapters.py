@@ -7,7 +7,7 @@ from typing import Any
 
 from ..facts import AdapterFacts
 from ..introspect.attributes import own, qualified, read
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..introspect.walk import Walk, WalkedModule, registry, text
 from ..names import natural_key
 
@@ -18,29 +18,33 @@ def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
     """Every adapter of every module that declares some; an inner module that repeats an outer one's is left out."""
     found = []
     seen: set[int] = set()
-    for item in walk.modules:
-        declared = item.values.get("peft_config")
+    for module in walk.modules:
+        declared = module.values.get("peft_config")
         if not isinstance(declared, Mapping):
             continue
         for name, config in declared.items():
             if isinstance(name, str) and id(config) not in seen:
                 seen.add(id(config))
-                found.append(_adapter(walk, item, name, config))
+                found.append(_adapter(walk, module, name, config))
     return tuple(found)
 
 
 def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> AdapterFacts:
     base = _base_of(walk, holder)
     targets = read(config, "target_modules")
-    matched = [item.fqn for item in walk.modules if _below(item.fqn, holder.fqn) and _carries(item.module, name)]
-    keys = (key for item in walk.tensors for key in item.names if _below(key, holder.fqn) and name in key.split("."))
+    matched = [
+        module.fqn for module in walk.modules if _below(module.fqn, holder.fqn) and _carries(module.module, name)
+    ]
+    keys = (
+        key for tensor in walk.tensors for key in tensor.names if _below(key, holder.fqn) and name in key.split(".")
+    )
     return AdapterFacts(
-        name=printable(name),
+        name=encodable(name),
         kind=_kind(config),
         base=base.fqn,
         base_type=qualified(type(base.module)),
         targets=() if isinstance(targets, str) else _texts(targets),
-        pattern=printable(targets) if isinstance(targets, str) else "",
+        pattern=encodable(targets) if isinstance(targets, str) else "",
         target_parameters=_texts(read(config, "target_parameters")),
         modules_to_save=_texts(read(config, "modules_to_save")),
         matched=tuple(sorted(matched, key=natural_key)),
@@ -71,19 +75,19 @@ def _carries(module: Any, adapter: str) -> bool:
         return False
     holders = [children[name] for name in children if name != "base_layer"]
     return any(
-        adapter in {text(key) for key in (*registry(item, "_modules"), *registry(item, "_parameters"))}
-        for item in holders
+        adapter in {text(key) for key in (*registry(holder, "_modules"), *registry(holder, "_parameters"))}
+        for holder in holders
     )
 
 
 def _kind(config: Any) -> str:
     kind = own(config, "peft_type")
-    return printable(str(read(kind, "value", kind) or type(config).__name__))
+    return encodable(str(read(kind, "value", kind) or type(config).__name__))
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        return (printable(value),)
+        return (encodable(value),)
     if not isinstance(value, Iterable):
         return ()
-    return tuple(sorted((printable(str(item)) for item in value), key=natural_key))
+    return tuple(sorted((encodable(str(item)) for item in value), key=natural_key))

@@ -23,16 +23,16 @@ from ..facts import (
     Section,
 )
 from ..introspect.attributes import gc_paused
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
 from ..target import Target, TargetError
-from .contracts import Found, contract_facts, data_facts, find_contract
+from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
 from .model import config_of, model_facts
 
 if TYPE_CHECKING:
     from ..loading.loader import ConfigRefusedError
-    from .sharding import Book
+    from .sharding import OwnershipTables
 
 NO_CHECKPOINT = "no checkpoint was given"
 VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
@@ -58,7 +58,7 @@ class Assembly:
         self.contract = contract
         self.values = values
         self.walk: Walk | None = None
-        self.book: Book | None = None
+        self.tables: OwnershipTables | None = None
         self.recipes: tuple[Recipe, ...] = ()
         self.refused: ConfigRefusedError | None = None
         self.absent: dict[str, str] = {}
@@ -107,7 +107,7 @@ class Assembly:
             self.absent[Section.CONTRACT.value] = found.reason
         return evolve(facts, contract=contract)
 
-    def _find_contract(self, config: FrozenDict | None) -> Found:
+    def _find_contract(self, config: FrozenDict | None) -> ResolvedContract:
         named = self.contract if isinstance(self.contract, str) else None
         given = self.contract if isinstance(self.contract, Contract) else self.target.contract
         declared = getattr(self.settings, "contract", None)
@@ -136,34 +136,34 @@ class Assembly:
         if self.walk is None:
             self.absent[Section.SHARDING.value] = "no model was given"
             return None
-        from .sharding import facts_of, ownership_book
+        from .sharding import collect_ownership, facts_of
 
         found = {
             id(item.collector): item
             for item in getattr(self.registry, "collectors", ())
             if callable(getattr(getattr(item, "collector", None), "collect_units", None))
         }
-        self.book = ownership_book(
+        self.tables = collect_ownership(
             self.walk,
             optimizer=self.target.optimizer,
             expert_axes=getattr(self.settings, "expert_axes", ()),
             collectors=[item.collector for item in found.values()],
             failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
         )
-        return facts_of(self.book)
+        return facts_of(self.tables)
 
     def _optimizer(self) -> Any:
         reason = "no optimizer was given" if self.target.optimizer is None else "no model was given"
         if self.target.optimizer is None or self.walk is None:
             self.absent[Section.OPTIMIZER.value] = reason
             return None
-        if self.book is None:
+        if self.tables is None:
             self.absent[Section.OPTIMIZER.value] = "the collector of the section sharding failed"
             return None
         from ..checkpoint.optimizer_state import stored_optimizers
         from .optimizer import optimizer_facts
 
-        facts = optimizer_facts(self.book, self.target.optimizer)
+        facts = optimizer_facts(self.tables, self.target.optimizer)
         if self.target.checkpoint is None:
             return facts
         return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
@@ -214,12 +214,12 @@ class Assembly:
         """Write down, as a problem of the folder, that nothing can be built from the checkpoint's configuration."""
         if self.refused is None or facts.checkpoint is None:
             return facts
-        detail, key = printable(self.refused.detail), printable(self.refused.field) or None
+        detail, key = encodable(self.refused.detail), encodable(self.refused.field) or None
         problem = FileProblem(file="config.json", kind="config-refused", detail=detail, key=key)
         return evolve(facts, checkpoint=evolve(facts.checkpoint, problems=(*facts.checkpoint.problems, problem)))
 
     def _values(self, facts: Facts) -> Any:
-        if self.book is None:
+        if self.tables is None:
             reason = "no model was given" if self.walk is None else "the collector of the section sharding failed"
             self.absent[Section.VALUES.value] = reason
             return None
@@ -229,7 +229,7 @@ class Assembly:
         from .values import values_facts
 
         checkpoint = self.target.checkpoint
-        found = values_facts(self.book, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        found = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
         if found is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
         return found
@@ -279,7 +279,7 @@ class Assembly:
             collector=name,
             section=section,
             error_type=type(error).__name__,
-            error=printable(str(error)),
+            error=encodable(str(error)),
             pack=pack,
             frame=last_frame(error, root),
         )

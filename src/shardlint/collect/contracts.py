@@ -22,7 +22,7 @@ from ..facts import (
     SharedStateFacts,
 )
 from ..introspect.importing import ImportProblem, import_object
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
 from ..names import glob_matches, natural_key
 from ..target import TargetError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @frozen(kw_only=True)
-class Found:
+class ResolvedContract:
     """
     What the lookup found: a contract with its source, the problems on the way, or why there is none.
 
@@ -62,7 +62,7 @@ def find_contract(
     declared_in: str = "the configuration file",
     registry: Any = None,
     has_model: bool = True,
-) -> Found:
+) -> ResolvedContract:
     """
     Find the contract: the one handed over, the one named on the command line, the one in the configuration file, then
     what the packs answer for `config.model_type` and each of `config.architectures`. The first wins.
@@ -78,13 +78,13 @@ def find_contract(
     return _from_packs(config, registry, has_model)
 
 
-def _in_place(found: Found, config: FrozenDict | None, registry: Any) -> Found:
+def _in_place(found: ResolvedContract, config: FrozenDict | None, registry: Any) -> ResolvedContract:
     """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
     other = _from_packs(config, registry, has_model=True)
     return attrs.evolve(found, replaces=other.source if other.contract else "")
 
 
-def load_contract(text: str, config: FrozenDict | None = None) -> Found:
+def load_contract(text: str, config: FrozenDict | None = None) -> ResolvedContract:
     """
     The contract that `package.module:name` or `file.py:name` names: a `Contract`, or a provider that takes the query.
 
@@ -95,7 +95,7 @@ def load_contract(text: str, config: FrozenDict | None = None) -> Found:
     except ImportProblem as problem:
         raise TargetError(f"contract {text!r}: {problem}") from None
     if isinstance(found, Contract):
-        return Found(contract=found, source=text)
+        return ResolvedContract(contract=found, source=text)
     if not callable(found):
         return _problem(text, f"expected a Contract or a callable that returns one, got {type(found).__name__}")
     query = next(queries(config), ContractQuery(key="", kind="model_type", config=config or EMPTY))
@@ -118,23 +118,23 @@ def _takes_argument(function: Any) -> bool:
     return True
 
 
-def _checked(result: object, source: str) -> Found:
+def _checked(result: object, source: str) -> ResolvedContract:
     if isinstance(result, Contract):
-        return Found(contract=result, source=source)
+        return ResolvedContract(contract=result, source=source)
     return _problem(source, f"expected a shardlint.contract.Contract, got {type(result).__name__}")
 
 
-def _problem(where: str, error: str) -> Found:
-    problem = ContractProblem(where=where, error=printable(error))
-    return Found(source=where, problems=(problem,))
+def _problem(where: str, error: str) -> ResolvedContract:
+    problem = ContractProblem(where=where, error=encodable(error))
+    return ResolvedContract(source=where, problems=(problem,))
 
 
-def _from_mapping(declared: Mapping[str, Any], where: str) -> Found:
+def _from_mapping(declared: Mapping[str, Any], where: str) -> ResolvedContract:
     try:
-        return Found(contract=contract_from_mapping(declared, f"{where}: contract"), source=where)
+        return ResolvedContract(contract=contract_from_mapping(declared, f"{where}: contract"), source=where)
     except ContractError as error:
-        problems = tuple(ContractProblem(where=place, error=printable(text)) for place, text in error.problems)
-        return Found(source=where, problems=problems)
+        problems = tuple(ContractProblem(where=place, error=encodable(text)) for place, text in error.problems)
+        return ResolvedContract(source=where, problems=problems)
 
 
 def queries(config: FrozenDict | None) -> Iterator[ContractQuery]:
@@ -153,27 +153,27 @@ _NAMELESS = {
 }
 
 
-def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> Found:
+def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> ResolvedContract:
     asked: list[str] = []
     problems: list[ContractProblem] = []
     if registry is None:
-        return Found(reason="no contract was given, and no packs were asked for one")
+        return ResolvedContract(reason="no contract was given, and no packs were asked for one")
     for query in queries(config):
         asked.append(query.key)
         for answer in registry.contracts(query):
             if isinstance(answer.contract, Contract):
                 source = f"pack {answer.label} for {query.key}"
-                return Found(contract=answer.contract, source=source, problems=tuple(problems))
-            problem = ContractProblem(where=f"pack {answer.label}", error=printable(answer.error))
+                return ResolvedContract(contract=answer.contract, source=source, problems=tuple(problems))
+            problem = ContractProblem(where=f"pack {answer.label}", error=encodable(answer.error))
             if problem not in problems:  # a provider that fails is asked again with the next key
                 problems.append(problem)
     if problems:
-        return Found(source=problems[0].where, problems=tuple(problems))
+        return ResolvedContract(source=problems[0].where, problems=tuple(problems))
     who = f"no pack has a contract for {', '.join(asked)}" if asked else _NAMELESS[has_model]
-    return Found(reason=f"no contract was given, and {who}")
+    return ResolvedContract(reason=f"no contract was given, and {who}")
 
 
-def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
+def contract_facts(found: ResolvedContract, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
     """
     Write the contract down, with what became of its invariants and replacements on the walked model.
 
@@ -195,16 +195,16 @@ def contract_facts(found: Found, walk: Walk | None, *, runtime: bool = False) ->
         shared_state=tuple(_like(SharedStateFacts, state) for state in contract.shared_state),
         topology=tuple(FrozenDict(name=item.name, **item.fields) for item in contract.topology),
         parity_cases=tuple(FrozenDict(name=item.name, **item.fields) for item in contract.parity_cases),
-        replacements=tuple(_replacement(item, walk) for item in contract.replacements),
+        replacements=tuple(_replacement(replacement, walk) for replacement in contract.replacements),
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
-        recipes=tuple(item.buffer for item in contract.recipes),
+        recipes=tuple(recipe.buffer for recipe in contract.recipes),
         problems=(*found.problems, *problems),
     )
 
 
 def _like(kind: type[Any], source: Any) -> Any:
-    return kind(**{item.name: getattr(source, item.name) for item in attrs.fields(kind)})
+    return kind(**{field.name: getattr(source, field.name) for field in attrs.fields(kind)})
 
 
 def _replacement(item: Replacement, walk: Walk | None) -> ReplacementFacts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..facts import EMPTY, ClassDeclaration, FrozenDict, RebuildableBufferFacts
 from ..introspect.attributes import class_attribute, own, qualified, read
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..introspect.walk import Walk, joined, registry
 from ..names import natural_key
 
@@ -26,18 +26,18 @@ _MARKS = (*_SEQUENCES.values(), "_tied_weights_keys", "base_model_prefix")
 
 def declarations(walk: Walk) -> tuple[ClassDeclaration, ...]:
     """The declarations of every module whose class makes any, in walk order."""
-    kinds = {type(item.module) for item in walk.modules}
+    kinds = {type(module.module) for module in walk.modules}
     declaring = {kind for kind in kinds if any(class_attribute(kind, mark) not in (None, "") for mark in _MARKS)}
     if not declaring:
         return ()
-    chosen = [item for item in walk.modules if type(item.module) in declaring and not item.wrapper]
+    chosen = [module for module in walk.modules if type(module.module) in declaring and not module.wrapper]
     return tuple([_declaration(item.module, item.fqn) for item in chosen])
 
 
 def _declaration(module: Any, fqn: str) -> ClassDeclaration:
     tied = own(module, "_tied_weights_keys")
     prefix = own(module, "base_model_prefix", "")
-    prefix = printable(prefix) if isinstance(prefix, str) else ""
+    prefix = encodable(prefix) if isinstance(prefix, str) else ""
     return ClassDeclaration(
         fqn=fqn,
         qualified_type=qualified(type(module)),
@@ -60,22 +60,22 @@ def _tie_flag(config: Any) -> bool | None:
 def _texts(value: Any) -> tuple[str, ...]:
     """The strings of a sequence; a set in natural order, because sets have none."""
     if isinstance(value, str):
-        return (printable(value),)
+        return (encodable(value),)
     if not isinstance(value, Iterable):
         return ()
-    texts = [printable(str(item)) for item in value]
+    texts = [encodable(str(item)) for item in value]
     return tuple(sorted(texts, key=natural_key) if isinstance(value, (set, frozenset)) else texts)
 
 
 def _text_mapping(value: Any) -> FrozenDict | None:
     if not isinstance(value, Mapping):
         return None
-    return FrozenDict({printable(str(key)): printable(str(item)) for key, item in value.items()})
+    return FrozenDict({encodable(str(key)): encodable(str(item)) for key, item in value.items()})
 
 
 def rebuildable_buffers(walk: Walk) -> tuple[RebuildableBufferFacts, ...]:
     """Every derived buffer that its module promises to rebuild, in walk order."""
-    promising = [item for item in walk.modules if REBUILDABLE_SPECS in item.values]
+    promising = [module for module in walk.modules if REBUILDABLE_SPECS in module.values]
     return tuple([fact for item in promising for fact in _rebuildable(item.module, item.fqn)])
 
 
@@ -86,7 +86,7 @@ def _rebuildable(module: Any, fqn: str) -> Iterator[RebuildableBufferFacts]:
     for name, spec in specs.items():
         buffer = buffers.get(name)
         yield RebuildableBufferFacts(
-            fqn=joined(fqn, printable(str(name))),
+            fqn=joined(fqn, encodable(str(name))),
             has_source=_part(spec, "source") is not None,
             has_factory=_part(spec, "factory") is not None,
             present=buffer is not None,

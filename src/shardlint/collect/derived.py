@@ -166,7 +166,9 @@ def _part(spec: Any, name: str) -> Any:
 
 def _called(factory: Callable[..., Any], module: Any) -> Any:
     parameters = inspect.signature(factory).parameters.values()
-    needed = [item for item in parameters if item.default is item.empty and item.kind in _POSITIONAL]
+    needed = [
+        parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind in _POSITIONAL
+    ]
     return factory(_copy(module)) if len(needed) == 1 else factory()
 
 
@@ -253,7 +255,7 @@ def _holds_tensor(value: Any) -> bool:
     import torch
 
     members = value.values() if isinstance(value, dict) else value
-    return any(isinstance(item, (torch.Tensor, list, tuple, dict)) for item in members)
+    return any(isinstance(member, (torch.Tensor, list, tuple, dict)) for member in members)
 
 
 def _blank_like(value: Any) -> Any:

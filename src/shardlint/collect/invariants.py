@@ -11,7 +11,7 @@ from typing import Any
 from ..contract import LIFECYCLE_PHASES, Invariant
 from ..facts import EMPTY, ContractProblem, FrozenDict, InvariantOutcome
 from ..introspect.importing import ImportProblem, import_object
-from ..introspect.plain import plain, printable
+from ..introspect.plain import encodable, plain
 
 _SHOWN = 200
 
@@ -33,7 +33,7 @@ def evaluate_invariants(
                 checker = _checker(invariant)
             except ImportProblem as problem:
                 where = f"invariants[{index}].checker"
-                problems.append(ContractProblem(where=where, error=printable(str(problem))))
+                problems.append(ContractProblem(where=where, error=encodable(str(problem))))
                 outcome = _outcome(invariant, "not-evaluated", error="its checker cannot be imported")
             else:
                 outcome = _run(invariant, checker, model)
@@ -75,7 +75,7 @@ def _run(invariant: Invariant, checker: Any, model: Any) -> InvariantOutcome:
         with torch.no_grad(), random_states_kept():
             result = _truth(checker(model))
     except (Exception, SystemExit) as error:
-        return _outcome(invariant, "raised", error=printable(f"{type(error).__name__}: {error}"))
+        return _outcome(invariant, "raised", error=encodable(f"{type(error).__name__}: {error}"))
     if result is True or result is None:
         return _outcome(invariant, "passed")
     return _outcome(invariant, "failed", facts=_facts(result))
@@ -96,7 +96,7 @@ def _facts(result: Any) -> FrozenDict:
         return frozen if isinstance(frozen, FrozenDict) else FrozenDict(result=frozen)
     shown = plain(result)
     if isinstance(shown, str) and shown.startswith("<"):
-        shown = printable(repr(result))[:_SHOWN]
+        shown = encodable(repr(result))[:_SHOWN]
     return FrozenDict(result=shown)
 
 

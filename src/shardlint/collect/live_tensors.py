@@ -12,7 +12,7 @@ from ..introspect.attributes import read
 from ..introspect.versioned import UNKNOWN, first
 from ..introspect.walk import WalkedTensor
 from ..names import natural_key
-from .sharding import Book
+from .sharding import OwnershipTables
 
 
 @frozen(kw_only=True)
@@ -35,35 +35,35 @@ def is_tensor(value: Any) -> bool:
     return all(first(value, name) not in (UNKNOWN, None) for name in ("shape", "dtype", "device"))
 
 
-def live_parameters(book: Book) -> Iterator[LiveTensor]:
+def live_parameters(tables: OwnershipTables) -> Iterator[LiveTensor]:
     """
     Every live parameter once, in the order of `parameters()`: within a step too, the sharded one of a unit.
 
     FSDP1 without original parameters has flat ones instead, which come last.
     """
     records: dict[int, list[OwnershipFacts]] = {}
-    for record in book.records:
+    for record in tables.records:
         if not record.replaced:
             records.setdefault(record.identity, []).append(record)
-    order = {name: place for place, item in enumerate(book.walk.tensors) for name in item.names}
+    order = {name: place for place, item in enumerate(tables.walk.tensors) for name in item.names}
     last = len(order)
     seen = set()
     for identity in sorted(records, key=lambda key: min(order.get(record.fqn, last) for record in records[key])):
-        tensor = book.objects.get(identity)
+        tensor = tables.objects.get(identity)
         if is_tensor(tensor):
             seen.add(identity)
             found = records[identity]
             yield _live(identity, [record.fqn for record in found], tensor, "parameter", found)
-    for item in book.walk.tensors:
-        if item.kind == "parameter" and _is_flat(item) and book.identity(item.tensor) not in seen:
-            yield _live(book.identity(item.tensor), item.names, item.tensor, "parameter", [])
+    for item in tables.walk.tensors:
+        if item.kind == "parameter" and _is_flat(item) and tables.identity(item.tensor) not in seen:
+            yield _live(tables.identity(item.tensor), item.names, item.tensor, "parameter", [])
 
 
-def live_buffers(book: Book) -> Iterator[LiveTensor]:
+def live_buffers(tables: OwnershipTables) -> Iterator[LiveTensor]:
     """Every registered buffer once, in walk order."""
-    for item in book.walk.tensors:
-        if item.kind != "parameter" and is_tensor(item.tensor):
-            yield _live(book.identity(item.tensor), item.names, item.tensor, "buffer", [])
+    for tensor in tables.walk.tensors:
+        if tensor.kind != "parameter" and is_tensor(tensor.tensor):
+            yield _live(tables.identity(tensor.tensor), tensor.names, tensor.tensor, "buffer", [])
 
 
 def _live(identity: int, names: list[str], tensor: Any, kind: str, records: list[OwnershipFacts]) -> LiveTensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
-from ..introspect.plain import plain_mapping, printable
+from ..introspect.plain import encodable, plain_mapping
 from ..introspect.type_globs import matches_type
 from ..introspect.walk import Walk, WalkedModule, registry
 from ..names import natural_key
@@ -46,7 +46,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
             buffers=len(tensors) - len(parameters),
             parameter_elements=sum([math.prod(tensor.shape) for tensor in parameters if tensor.unreadable is None]),
         ),
-        wrappers=tuple(_wrapper(item) for item in walk.modules if item.wrapper),
+        wrappers=tuple(_wrapper(module) for module in walk.modules if module.wrapper),
         rebuildable_buffers=rebuildable_buffers(walk),
         declarations=declarations(walk),
         aliases_cut=tuple(walk.cut),
@@ -121,7 +121,7 @@ class _ModuleReader:
         self.dynamic: dict[type, bool] = {}
 
     def read_all(self, walk: Walk) -> tuple[ModuleFacts, ...]:
-        return tuple([self.read(item) for item in walk.modules if not item.wrapper])
+        return tuple([self.read(module) for module in walk.modules if not module.wrapper])
 
     def read(self, item: WalkedModule) -> ModuleFacts:
         kind, values, names = type(item.module), item.values, item.names
@@ -145,10 +145,10 @@ class _ModuleReader:
         forward = class_attribute(kind, "forward")
         function = forward.__func__ if isinstance(forward, (staticmethod, classmethod)) else forward
         text = signature_text(function, skip_self=not isinstance(forward, staticmethod))
-        self.signatures[kind] = printable(text)
+        self.signatures[kind] = encodable(text)
 
     def _own_signature(self, values: dict[str, Any]) -> str:
-        return printable(signature_text(values["forward"], skip_self=False))
+        return encodable(signature_text(values["forward"], skip_self=False))
 
     def _placeholder(self, item: WalkedModule) -> str | None:
         values = item.values

@@ -15,11 +15,11 @@ _ELSEWHERE = ("cpu", "disk", "meta")
 def offload_reasons(walk: Walk) -> tuple[str, ...]:
     """Each kind of offloading that the model's modules show, once, in a fixed order."""
     found: set[str] = set()
-    for item in walk.modules:
-        values = item.values
+    for module in walk.modules:
+        values = module.values
         # Nearly every module shows none of this, and large models have tens of thousands of them.
-        if "_hf_hook" in values or "hf_device_map" in values or "cpu_offload" in values or state_of(item.module):
-            found.update(_reasons(item.module, values))
+        if "_hf_hook" in values or "hf_device_map" in values or "cpu_offload" in values or state_of(module.module):
+            found.update(_reasons(module.module, values))
     return tuple(sorted(found))
 
 

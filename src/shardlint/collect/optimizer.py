@@ -19,11 +19,11 @@ from ..facts import (
     TensorSpec,
 )
 from ..introspect.attributes import gc_paused, qualified, read
-from ..introspect.plain import plain, printable
+from ..introspect.plain import encodable, plain
 from ..introspect.versioned import UNKNOWN, first, ints
 from .live_tensors import LiveTensor, is_tensor, live_parameters
 from .optimizer_chain import MAIN_PAIRS, Leaf, groups_of, leaves, tensors_of
-from .sharding import Book
+from .sharding import OwnershipTables
 from .sharding.dtensor import local_shape, mesh_of
 
 MAIN = ("main_param", "_main_param", "master_param", "fp32_param")
@@ -31,14 +31,14 @@ MAIN_GRADIENT = ("main_grad", "_main_grad")
 _NOT_OPTIONS = ("params", "param_names")
 
 
-def optimizer_facts(book: Book, optimizer: Any) -> OptimizerFacts:
+def optimizer_facts(tables: OwnershipTables, optimizer: Any) -> OptimizerFacts:
     """
-    Return what `optimizer` (one, several, wrapped) holds of the model that the filled `book` is about.
+    Return what `optimizer` (one, several, wrapped) holds of the model that the filled `tables` is about.
 
     Nothing is read but attributes, groups and state that are there: no step, no state that a step would create.
     """
     with gc_paused():
-        return _Collection(book, optimizer).facts()
+        return _Collection(tables, optimizer).facts()
 
 
 class SpecTable:
@@ -85,8 +85,8 @@ def _layout(mesh: Any, placements: tuple[str, ...]) -> TensorLayout:
 class _Collection:
     """The state of one collection: live parameters first, then every leaf of the optimizers."""
 
-    def __init__(self, book: Book, optimizer: Any) -> None:
-        self.book = book
+    def __init__(self, tables: OwnershipTables, optimizer: Any) -> None:
+        self.tables = tables
         self.optimizer = optimizer
         self.specs = SpecTable()
         self.parameters: list[LiveParameter] = []
@@ -99,8 +99,8 @@ class _Collection:
         self.kept: list[Any] = []
 
     def facts(self) -> OptimizerFacts:
-        for item in live_parameters(self.book):
-            self.add_parameter(item)
+        for live_parameter in live_parameters(self.tables):
+            self.add_parameter(live_parameter)
         for leaf in leaves(self.optimizer):
             self.add_leaf(leaf)
         return OptimizerFacts(
@@ -114,7 +114,7 @@ class _Collection:
 
     def add_parameter(self, live: LiveTensor) -> None:
         tensor, spec = live.tensor, self.specs.add(live.tensor)
-        layout = self.book.layouts[live.records[0].layout] if live.records else None
+        layout = self.tables.layouts[live.records[0].layout] if live.records else None
         main = next((found for name in MAIN if is_tensor(found := first(tensor, name))), None)
         if main is not None:
             self.kept.append(main)
@@ -176,7 +176,7 @@ class _Collection:
                         self.parameters[index] = changed
 
     def index_of(self, tensor: Any) -> int | None:
-        return self.by_identity.get(self.book.identity(tensor))
+        return self.by_identity.get(self.tables.identity(tensor))
 
     def add_group(self, optimizer: int, position: int, group: Mapping[str, Any], states: list[Any]) -> None:
         tensors = tensors_of(group)
@@ -188,7 +188,7 @@ class _Collection:
             ParameterGroup(
                 optimizer=optimizer,
                 position=position,
-                name=printable(name) or f"group {position}",
+                name=encodable(name) or f"group {position}",
                 size=len(tensors),
                 options=_options(group),
             )
@@ -202,18 +202,18 @@ class _Collection:
     def held_tensor(self, tensor: Any, group: int, position: int, name: str, states: list[Any]) -> HeldTensor:
         main = self.mains.get(id(tensor))
         index = self.index_of(tensor)
-        whole = self.book.stand_ins.get(id(tensor))
+        whole = self.tables.stand_ins.get(id(tensor))
         state = next((found for item in states if (found := _entry(item, tensor))), {})
         shapes = {str(key): self.specs.add(value) for key, value in state.items() if _has_dimensions(value)}
         return HeldTensor(
-            identity=self.book.identity(tensor),
+            identity=self.tables.identity(tensor),
             group=group,
             position=position,
             spec=self.specs.add(tensor),
             parameter=index if index is not None else main,
             main=index is None and main is not None,
             full_copy_of=None if whole is None or index is not None else self.by_identity.get(whole),
-            name=printable(name),
+            name=encodable(name),
             requires_grad=bool(tensor.requires_grad),
             has_state=bool(state),
             state=FrozenDict(shapes) if shapes else EMPTY,

@@ -75,8 +75,8 @@ def _sources(facts: Facts) -> dict[str, EntryFacts]:
     assert facts.checkpoint is not None
     entries = facts.checkpoint.entry_by_key()
     if facts.plan is not None:
-        plans = (item for item in facts.plan.tensors if len(item.sources) == 1 and not item.operations)
-        return {item.name: entries[item.sources[0]] for item in plans if item.sources[0] in entries}
+        plans = (tensor for tensor in facts.plan.tensors if len(tensor.sources) == 1 and not tensor.operations)
+        return {plan.name: entries[plan.sources[0]] for plan in plans if plan.sources[0] in entries}
     assert facts.model is not None
     resolver = KeyResolver(facts.model)
     named = ((resolver.live_name(entry.key), entry) for entry in entries.values())

@@ -16,7 +16,7 @@ from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer
 from ..introspect.attributes import read
 from ..introspect.importing import ImportProblem, import_object
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..introspect.walk import registry
 from .derived import BUDGET, LARGEST, difference, readable
 from .invariants import random_states_kept
@@ -41,7 +41,7 @@ def compared_with_recipes(
 
     Every buffer with a recipe is in the result: one that could not be compared is unknown.
     """
-    run = _Run(recipes, walk)
+    run = _Rebuilding(recipes, walk)
     declared = [run.compare(index, item) for index, item in _matched(recipes, walk)]
     others = (item for item in derived if item.fqn not in run.names)
     return (*declared, *others), tuple(run.problems())
@@ -49,13 +49,13 @@ def compared_with_recipes(
 
 def _matched(recipes: Sequence[Recipe], walk: Walk) -> Iterator[tuple[int, WalkedTensor]]:
     """The buffers with the place of the first recipe that is theirs."""
-    for item in walk.tensors:
-        if item.kind == "buffer":
-            first = (index for index, recipe in enumerate(recipes) if matches_any(recipe.buffer, item.names))
-            yield from ((index, item) for index in [next(first, -1)] if index >= 0)
+    for tensor in walk.tensors:
+        if tensor.kind == "buffer":
+            first = (index for index, recipe in enumerate(recipes) if matches_any(recipe.buffer, tensor.names))
+            yield from ((index, tensor) for index in [next(first, -1)] if index >= 0)
 
 
-class _Run:
+class _Rebuilding:
     """The recipes of one collection: what was imported, what failed, and the names that were dealt with."""
 
     def __init__(self, recipes: Sequence[Recipe], walk: Walk) -> None:
@@ -79,7 +79,7 @@ class _Run:
                 self.failed.setdefault((index, str(problem)), []).append(item.fqn)
                 reason = _FAILED
             except Exception as failure:  # tensors of other layouts and backends
-                reason = printable(f"comparing it raised {type(failure).__name__}: {failure}")[:300]
+                reason = encodable(f"comparing it raised {type(failure).__name__}: {failure}")[:300]
         if reason:
             status, error, detail = "unknown", None, reason
         return DerivedBuffer(fqn=item.fqn, recipe=recipe, status=status, error=error, detail=detail, declared=True)
@@ -114,14 +114,14 @@ class _Run:
 
     def seen(self) -> dict[str, tuple[Any, ...]]:
         """What changes when a tensor of the model or its gradient is written, or another one is put in its place."""
-        tensors = {item.fqn: _state(item.tensor) for item in self.walk.tensors}
-        return tensors | {item.fqn or "<root>": _registered(item.module) for item in self.walk.modules}
+        tensors = {tensor.fqn: _state(tensor.tensor) for tensor in self.walk.tensors}
+        return tensors | {module.fqn or "<root>": _registered(module.module) for module in self.walk.modules}
 
     def problems(self) -> Iterator[ContractProblem]:
         """Each failure once, with the first buffer and the number of others."""
         for (index, error), names in self.failed.items():
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            yield ContractProblem(where=f"recipes[{index}].recipe", error=printable(f"for {names[0]}{more}: {error}"))
+            yield ContractProblem(where=f"recipes[{index}].recipe", error=encodable(f"for {names[0]}{more}: {error}"))
 
 
 def _state(tensor: Any) -> tuple[Any, ...]:
@@ -153,7 +153,7 @@ def _function(recipe: Any) -> Any:
 
 
 def _shown(recipe: Any) -> str:
-    return recipe if isinstance(recipe, str) else printable(str(read(recipe, "__qualname__", type(recipe).__name__)))
+    return recipe if isinstance(recipe, str) else encodable(str(read(recipe, "__qualname__", type(recipe).__name__)))
 
 
 def _held(buffer: Any) -> tuple[Any, _Held]:

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from ..facts import BuildFacts, Facts
 from ..facts.codec import decode_facts
 from ..introspect.importing import ImportProblem, frame_of, import_object
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..target import Target, TargetError
 
 CHECKPOINT_SUFFIXES = (".safetensors",)
@@ -187,7 +187,7 @@ def _failed(text: str, error: BaseException, origin: str | None) -> Resolved:
         builder=text,
         failed=True,
         error_type=type(error).__name__,
-        error=printable(str(error)),
+        error=encodable(str(error)),
         frame=frame_of(error, origin),
     )
     return Resolved(kind="build-failed", text=text, target=Target(name=text), build=build)

@@ -15,7 +15,7 @@ from ..introspect.attributes import read
 from .derived import derived_buffers
 from .live_tensors import LiveTensor, live_buffers, live_parameters
 from .precision import critical_tensors
-from .sharding import Book
+from .sharding import OwnershipTables
 from .write_watch import Planted, unwritten_elements, watch_of
 
 _PLAIN = ("Tensor", "Parameter", "FlatParameter", "Buffer", "UninitializedBuffer")
@@ -23,7 +23,7 @@ _DIGEST_LIMIT = 2**16  # bytes
 _SAMPLE = 1024  # elements
 
 
-def values_facts(book: Book, facts: Facts, checkpoint: Path | None = None) -> ValuesFacts | None:
+def values_facts(tables: OwnershipTables, facts: Facts, checkpoint: Path | None = None) -> ValuesFacts | None:
     """
     Return the statistics of everything that the model holds on this rank; None when everything is on meta.
 
@@ -32,10 +32,10 @@ def values_facts(book: Book, facts: Facts, checkpoint: Path | None = None) -> Va
     """
     import torch
 
-    planted = watch_of(item.module for item in book.walk.modules)
+    planted = watch_of(module.module for module in tables.walk.modules)
     with torch.no_grad():
         look = _Look(planted)
-        for live in (*live_parameters(book), *live_buffers(book)):
+        for live in (*live_parameters(tables), *live_buffers(tables)):
             look.at(live)
         if look.meta and not look.seen:
             return None
@@ -43,7 +43,7 @@ def values_facts(book: Book, facts: Facts, checkpoint: Path | None = None) -> Va
         return ValuesFacts(
             tensors=tensors,
             skipped=tuple(look.skipped),
-            derived=derived_buffers(book.walk),
+            derived=derived_buffers(tables.walk),
             critical=critical_tensors(facts, checkpoint),
             watched=planted is not None,
         )

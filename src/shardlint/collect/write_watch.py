@@ -58,15 +58,15 @@ class WriteWatch:
             raise RuntimeError("the watched model does not exist any more")
         planted = watch_of([model])
         unwritten, partly = [], {}
-        for item in walk(model).tensors:
-            local = _local(item.tensor)
+        for tensor in walk(model).tensors:
+            local = _local(tensor.tensor)
             if local is None or not local.numel() or planted is None:
                 continue
-            count = unwritten_elements(local, planted, item.tensor)
+            count = unwritten_elements(local, planted, tensor.tensor)
             if count == local.numel():
-                unwritten.append(item.fqn)
+                unwritten.append(tensor.fqn)
             elif count:
-                partly[item.fqn] = (count, local.numel())
+                partly[tensor.fqn] = (count, local.numel())
         return WriteReport(unwritten=tuple(sorted(unwritten, key=natural_key)), partly=partly)
 
 
@@ -83,12 +83,12 @@ def watch_writes(model: Any) -> WriteWatch:
         raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
     versions: dict[int, tuple[Any, int]] = {}
     with torch.no_grad():
-        for item in walk(model).tensors:
-            local = _local(item.tensor)
+        for tensor in walk(model).tensors:
+            local = _local(tensor.tensor)
             if local is not None and local.numel():
                 _plant(local)
                 if local.element_size() == 1:
-                    versions[id(item.tensor)] = (weakref.ref(item.tensor), local._version)
+                    versions[id(tensor.tensor)] = (weakref.ref(tensor.tensor), local._version)
     _WATCHES[model] = Planted(versions)
     return WriteWatch(model)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..engine.source import Source
-from .nodes import MAX_BYTES, Kind, Node, RefusedError, Text
+from ..engine.source import SettingSource
+from .nodes import MAX_BYTES, NodeKind, RefusedError, SettingNode, Text
 from .problems import ConfigProblem
 from .schema import SETTINGS
 from .toml_source import read_toml
-from .values import Reader, Value
+from .values import Value, ValueReader
 from .yaml_source import read_yaml
 
 YAML_NAMES = (".shardlint.yaml", "shardlint.yaml", ".shardlint.yml", "shardlint.yml")
@@ -21,7 +21,7 @@ PYPROJECT = "pyproject.toml"
 
 
 @frozen
-class Found:
+class ConfigFile:
     """The file that discovery chose, None when there is none, and warnings about the files that lost."""
 
     path: Path | None
@@ -37,7 +37,7 @@ class Loaded:
     problems: tuple[ConfigProblem, ...]
 
 
-def find_config(start: Path) -> Found:
+def find_config(start: Path) -> ConfigFile:
     """
     The nearest configuration file in `start` or above, up to the folder that holds `.git`, or the root.
 
@@ -49,12 +49,12 @@ def find_config(start: Path) -> Found:
         names += [PYPROJECT] if _has_table(place / PYPROJECT) else []
         if names:
             winner, *losers = names
-            return Found(
+            return ConfigFile(
                 place / winner, tuple(f"{shown(place / name)} is not read: {winner} wins over it" for name in losers)
             )
         if _exists(place / ".git"):
             break
-    return Found(None)
+    return ConfigFile(None)
 
 
 def _lies_there(path: Path) -> bool:
@@ -110,7 +110,7 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def problem_at(source: Source, key: str, message: str) -> ConfigProblem:
+def problem_at(source: SettingSource, key: str, message: str) -> ConfigProblem:
     """A problem with a value that was read before, with the line of its file if that can still be read."""
     text = Text.of(source.file, "")
     if source.line:
@@ -126,13 +126,13 @@ def load_file(path: Path) -> Loaded:
         root, problems = _root(path, text)
     except RefusedError as error:
         return Loaded(path, None, (error.problem,))
-    reader = Reader(text, path.absolute().parent, problems)
+    reader = ValueReader(text, path.absolute().parent, problems)
     values = SETTINGS.read(root, "", reader)
     ordered = sorted(reader.problems, key=lambda problem: (problem.line, problem.column))
     return Loaded(path, values, tuple(ordered))
 
 
-def _root(path: Path, text: Text) -> tuple[Node, list[ConfigProblem]]:
+def _root(path: Path, text: Text) -> tuple[SettingNode, list[ConfigProblem]]:
     if path.suffix != ".toml":
         return read_yaml(text)
     table = _table(read_toml(text))
@@ -141,10 +141,10 @@ def _root(path: Path, text: Text) -> tuple[Node, list[ConfigProblem]]:
     return table, []
 
 
-def _table(root: Node) -> Node | None:
+def _table(root: SettingNode) -> SettingNode | None:
     node = root
     for key in ("tool", "shardlint"):
-        entries = node.value if node.kind is Kind.MAPPING else ()
+        entries = node.value if node.kind is NodeKind.MAPPING else ()
         found = next((entry.node for entry in entries if entry.key == key), None)
         if found is None:
             return None

@@ -14,8 +14,8 @@ from typing import Any
 from attrs import frozen
 
 from ..names import did_you_mean
-from .nodes import Kind, Node
-from .values import Reader, Value, ValueKind
+from .nodes import NodeKind, SettingNode
+from .values import Value, ValueKind, ValueReader
 
 
 @frozen(kw_only=True)
@@ -26,7 +26,7 @@ class String:
     check: Callable[[str], str] | None = None
     pattern: str | None = None
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         text = node.text()
         if text is None or not text.strip():
             reader.problem(
@@ -55,7 +55,7 @@ class FilePath:
 
     wanted: str = "a path relative to this file"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         value = String(wanted=self.wanted, check=_path).read(node, path, reader)
         return Value(str(reader.folder / value.data), value.source) if value else None
 
@@ -74,7 +74,7 @@ class Choice:
         *most, last = self.values
         return f"{', '.join(most)} or {last}" if most else last
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         text = node.text()
         if text in self.values:
             return Value(text, reader.source(node, path))
@@ -93,7 +93,7 @@ class Boolean:
 
     wanted: str = "true or false"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         value = node.boolean()
         if value is None:
             reader.expected(node, path, self.wanted)
@@ -118,7 +118,7 @@ class Integer:
         upper = "" if self.maximum is None else f" and at most {self.maximum}"
         return f"an integer of at least {self.minimum}{upper}"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         value = node.integer()
         if value is None or value < self.minimum or (self.maximum is not None and value > self.maximum):
             reader.expected(node, path, self.wanted)
@@ -136,7 +136,7 @@ class NumberOrName:
 
     wanted: str
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         kind: ValueKind = String(wanted=self.wanted) if node.integer() is None else Integer(minimum=1)
         return kind.read(node, path, reader)
 
@@ -150,8 +150,8 @@ class Date:
 
     wanted: str = "a date YYYY-MM-DD"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
-        if node.kind is Kind.DATE:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
+        if node.kind is NodeKind.DATE:
             return Value(node.value, reader.source(node, path))
         try:
             text = node.text() or ""

@@ -21,7 +21,7 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-class Kind(enum.Enum):
+class NodeKind(enum.Enum):
     """The kinds of node. `PLAIN` is an unquoted YAML scalar: whoever reads it decides what it is."""
 
     MAPPING = "a mapping"
@@ -42,18 +42,18 @@ class Entry:
     key: str
     line: int
     column: int
-    node: Node
+    node: SettingNode
 
 
 @frozen
-class Node:
+class SettingNode:
     """
     A value and its place. `value` is a tuple of entries, a tuple of nodes, or a scalar (text for `PLAIN`).
 
     `size` counts the nodes that it stands for when every alias is expanded.
     """
 
-    kind: Kind
+    kind: NodeKind
     value: Any
     line: int = 0
     column: int = 0
@@ -62,36 +62,36 @@ class Node:
     @property
     def is_null(self) -> bool:
         """Whether nothing was written."""
-        return self.kind is Kind.PLAIN and self.value in _NULLS
+        return self.kind is NodeKind.PLAIN and self.value in _NULLS
 
     def text(self) -> str | None:
         """The value as a string, None when it is none."""
-        textual = self.kind is Kind.STRING or (self.kind is Kind.PLAIN and not self.is_null)
+        textual = self.kind is NodeKind.STRING or (self.kind is NodeKind.PLAIN and not self.is_null)
         return str(self.value) if textual else None
 
     def integer(self) -> int | None:
         """The value as an integer, None when it is none."""
-        if self.kind is Kind.INTEGER:
+        if self.kind is NodeKind.INTEGER:
             return int(self.value)
-        return int(self.value) if self.kind is Kind.PLAIN and _INTEGER.match(self.value) else None
+        return int(self.value) if self.kind is NodeKind.PLAIN and _INTEGER.match(self.value) else None
 
     def boolean(self) -> bool | None:
         """The value as a boolean (true, yes, on and their opposites), None when it is none."""
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is NodeKind.BOOLEAN:
             return bool(self.value)
-        return _BOOLEANS.get(self.value.lower()) if self.kind is Kind.PLAIN else None
+        return _BOOLEANS.get(self.value.lower()) if self.kind is NodeKind.PLAIN else None
 
     def plain(self) -> Any:
         """
         The value as plain data where no type is prescribed: as YAML 1.2 reads it, so `off` and dates are strings.
         """
-        if self.kind is Kind.MAPPING:
+        if self.kind is NodeKind.MAPPING:
             return {entry.key: entry.node.plain() for entry in self.value}
-        if self.kind is Kind.SEQUENCE:
+        if self.kind is NodeKind.SEQUENCE:
             return [node.plain() for node in self.value]
-        if self.kind in (Kind.DATE, Kind.OTHER):
+        if self.kind in (NodeKind.DATE, NodeKind.OTHER):
             return str(self.value.isoformat())
-        return self._resolved() if self.kind is Kind.PLAIN else self.value
+        return self._resolved() if self.kind is NodeKind.PLAIN else self.value
 
     def _resolved(self) -> Any:
         if self.is_null:
@@ -104,15 +104,15 @@ class Node:
 
     def describe(self) -> str:
         """What was found, for the end of `expected ..., got ...`."""
-        if self.kind in (Kind.MAPPING, Kind.SEQUENCE):
+        if self.kind in (NodeKind.MAPPING, NodeKind.SEQUENCE):
             return str(self.kind.value if self.value else "an empty " + self.kind.value.removeprefix("a "))
         if self.is_null:
             return "nothing"
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is NodeKind.BOOLEAN:
             return "true" if self.value else "false"
-        text = self.value.isoformat() if self.kind in (Kind.DATE, Kind.OTHER) else str(self.value)
+        text = self.value.isoformat() if self.kind in (NodeKind.DATE, NodeKind.OTHER) else str(self.value)
         shown = printable(text if len(text) <= 60 else text[:57] + "...")
-        textual = self.kind is Kind.STRING or (self.kind is Kind.PLAIN and isinstance(self._resolved(), str))
+        textual = self.kind is NodeKind.STRING or (self.kind is NodeKind.PLAIN and isinstance(self._resolved(), str))
         return f"'{shown}'" if textual else shown
 
 

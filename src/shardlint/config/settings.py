@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from ..engine.selection import Item, Layer, SeverityItem, severity_from_user
-from ..engine.source import DEFAULT, Source
+from ..engine.source import DEFAULT, SettingSource
 from ..engine.suppressions import Suppression
 from ..facts import EMPTY, FrozenDict
 from ..rule import Severity
@@ -72,7 +72,7 @@ class Settings:
         found = self.values.get(*key.split("."))
         return _DEFAULTS.get(key) if found is None else found.plain()
 
-    def source(self, key: str) -> Source:
+    def source(self, key: str) -> SettingSource:
         """Where the value of a dotted key stands."""
         found = self.values.get(*key.split("."))
         return DEFAULT if found is None else found.source

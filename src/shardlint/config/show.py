@@ -6,7 +6,7 @@ import json
 from datetime import date
 from typing import Any
 
-from ..engine.source import DEFAULT, Source
+from ..engine.source import DEFAULT, SettingSource
 from ..names import printable
 from .files import shown
 from .schema import all_keys
@@ -89,7 +89,7 @@ def _origin(settings: Settings) -> str:
     return "from " + ", then ".join(printable(shown(path)) for path in settings.files)
 
 
-def _line(path: str, value: Any, source: Source) -> str:
+def _line(path: str, value: Any, source: SettingSource) -> str:
     text = value.isoformat() if isinstance(value, date) else value if _is_word(value) else json.dumps(value)
     return f"{printable(path)}: {text}  # {printable(str(source))}"
 

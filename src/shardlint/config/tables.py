@@ -8,8 +8,8 @@ from typing import Any
 from attrs import field, frozen
 
 from ..names import did_you_mean, printable
-from .nodes import Entry, Kind, Node
-from .values import Reader, Value, ValueKind, join
+from .nodes import Entry, NodeKind, SettingNode
+from .values import Value, ValueKind, ValueReader, join
 
 _HINTED = 200  # suggestions cost time: none for the many problems of a file that is something else altogether
 
@@ -32,18 +32,18 @@ class ListOf:
         few = "a list with at least one item" if self.minimum else "a list"
         return f"{self.item.wanted} or {few}" if self.bare else few
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
-        if node.kind is not Kind.SEQUENCE and self.bare and node.kind is not Kind.MAPPING:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
+        if node.kind is not NodeKind.SEQUENCE and self.bare and node.kind is not NodeKind.MAPPING:
             single = self.item.read(node, path, reader)
             return Value((single,), single.source) if single else None
-        if node.kind is not Kind.SEQUENCE or len(node.value) < self.minimum:
+        if node.kind is not NodeKind.SEQUENCE or len(node.value) < self.minimum:
             reader.expected(node, path, self.wanted)
             return None
         items = [self.item.read(item, f"{path}[{index}]", reader) for index, item in enumerate(node.value)]
         self._check_unique(items, reader)
         return Value(tuple(item for item in items if item is not None), reader.source(node, path))
 
-    def _check_unique(self, items: Sequence[Value | None], reader: Reader) -> None:
+    def _check_unique(self, items: Sequence[Value | None], reader: ValueReader) -> None:
         first: dict[Any, Value] = {}
         for value in [item.get(self.unique) for item in items if item is not None and self.unique]:
             if value is None:
@@ -68,8 +68,8 @@ class MapOf:
     value: ValueKind
     wanted: str = "a mapping"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
-        if node.kind is not Kind.MAPPING:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
+        if node.kind is not NodeKind.MAPPING:
             reader.expected(node, path, self.wanted)
             return None
         found: dict[str, Value] = {}
@@ -96,8 +96,8 @@ class Free:
     def wanted(self) -> str:
         return "a mapping" if self.mapping else "any value"
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
-        if self.mapping and node.kind is not Kind.MAPPING:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
+        if self.mapping and node.kind is not NodeKind.MAPPING:
             reader.expected(node, path, self.wanted)
             return None
         return _free(node, path, reader)
@@ -106,11 +106,11 @@ class Free:
         return {"type": "object"} if self.mapping else {}
 
 
-def _free(node: Node, path: str, reader: Reader) -> Value:
+def _free(node: SettingNode, path: str, reader: ValueReader) -> Value:
     data: Any
-    if node.kind is Kind.MAPPING:
+    if node.kind is NodeKind.MAPPING:
         data = {entry.key: _free(entry.node, join(path, entry.key), reader) for entry in node.value}
-    elif node.kind is Kind.SEQUENCE:
+    elif node.kind is NodeKind.SEQUENCE:
         data = tuple(_free(item, f"{path}[{index}]", reader) for index, item in enumerate(node.value))
     else:
         data = node.plain()
@@ -141,11 +141,11 @@ class Table:
     wanted: str = field(default="a mapping", kw_only=True)
     short: str = field(default="", kw_only=True)
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         if self.short and node.text() is not None:
             whole = Entry(self.short, node.line, node.column, node)
-            node = Node(Kind.MAPPING, (whole,), node.line, node.column)
-        if node.kind is not Kind.MAPPING:
+            node = SettingNode(NodeKind.MAPPING, (whole,), node.line, node.column)
+        if node.kind is not NodeKind.MAPPING:
             reader.expected(node, path, self.wanted)
             return None
         by_name = {key.name: key for key in self.keys}
@@ -162,7 +162,7 @@ class Table:
                 )
         return Value(found, reader.source(node, path))
 
-    def _entry(self, by_name: Mapping[str, Key], entry: Entry, path: str, reader: Reader) -> Value | None:
+    def _entry(self, by_name: Mapping[str, Key], entry: Entry, path: str, reader: ValueReader) -> Value | None:
         key = by_name.get(entry.key)
         inner = join(path, entry.key)
         if key is not None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any
 
-from .nodes import MAX_DEPTH, Entry, Kind, Node, RefusedError, Text
+from .nodes import MAX_DEPTH, Entry, NodeKind, RefusedError, SettingNode, Text
 
 Path = tuple[str | int, ...]
 
@@ -27,7 +27,7 @@ _OTHER = re.compile(r"[^,\]}\n#]*")
 _AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z")
 
 
-def read_toml(text: Text) -> Node:
+def read_toml(text: Text) -> SettingNode:
     """The node of the whole file. Raises `RefusedError` when it is no TOML that a configuration may be."""
     try:
         data = tomllib.loads(text.text)
@@ -51,21 +51,27 @@ def _check_depth(text: Text, value: Any, depth: int) -> None:
         _check_depth(text, child, depth + 1)
 
 
-def _node(value: Any, path: Path, places: Places) -> Node:
+def _node(value: Any, path: Path, places: Places) -> SettingNode:
     line, column = places.value(path)
     if isinstance(value, Mapping):
         entries = (Entry(key, *places.key((*path, key)), _node(v, (*path, key), places)) for key, v in value.items())
-        return Node(Kind.MAPPING, tuple(entries), line, column)
+        return SettingNode(NodeKind.MAPPING, tuple(entries), line, column)
     if isinstance(value, list):
         items = tuple(_node(item, (*path, index), places) for index, item in enumerate(value))
-        return Node(Kind.SEQUENCE, items, line, column)
-    return Node(_kind(value), value, line, column)
+        return SettingNode(NodeKind.SEQUENCE, items, line, column)
+    return SettingNode(_kind(value), value, line, column)
 
 
-def _kind(value: Any) -> Kind:
+def _kind(value: Any) -> NodeKind:
     if isinstance(value, (datetime, time)):
-        return Kind.OTHER
-    kinds = ((bool, Kind.BOOLEAN), (str, Kind.STRING), (int, Kind.INTEGER), (float, Kind.FLOAT), (date, Kind.DATE))
+        return NodeKind.OTHER
+    kinds = (
+        (bool, NodeKind.BOOLEAN),
+        (str, NodeKind.STRING),
+        (int, NodeKind.INTEGER),
+        (float, NodeKind.FLOAT),
+        (date, NodeKind.DATE),
+    )
     return next(kind for cls, kind in kinds if isinstance(value, cls))
 
 

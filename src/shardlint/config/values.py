@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from attrs import field, frozen
 
-from ..engine.source import DEFAULT, Source
-from .nodes import Entry, Node, Text
+from ..engine.source import DEFAULT, SettingSource
+from .nodes import Entry, SettingNode, Text
 from .problems import ConfigProblem
 
 
@@ -18,7 +18,7 @@ class Value:
     """A value that was read and where it stands. `data` is a dict or tuple of values, or a plain scalar."""
 
     data: Any
-    source: Source = DEFAULT
+    source: SettingSource = DEFAULT
 
     def plain(self) -> Any:
         """The data alone, as dicts, tuples and scalars."""
@@ -52,22 +52,22 @@ def join(path: str, key: str) -> str:
 
 
 @frozen
-class Reader:
+class ValueReader:
     """Reads the nodes of one file: knows its text and folder, and collects the problems."""
 
     text: Text
     folder: Path
     problems: list[ConfigProblem] = field(factory=list)
 
-    def source(self, node: Node, path: str) -> Source:
+    def source(self, node: SettingNode, path: str) -> SettingSource:
         """Where a node stands."""
-        return Source(self.text.file, node.line, node.column, path)
+        return SettingSource(self.text.file, node.line, node.column, path)
 
-    def problem(self, node: Node | Entry, path: str, message: str) -> None:
+    def problem(self, node: SettingNode | Entry, path: str, message: str) -> None:
         """Note a problem at a node or key."""
         self.problems.append(self.text.problem(node.line, node.column, path, message))
 
-    def expected(self, node: Node, path: str, wanted: str) -> None:
+    def expected(self, node: SettingNode, path: str, wanted: str) -> None:
         """Note that something else was expected than what is there."""
         self.problem(node, path, f"expected {wanted}, got {node.describe()}")
 
@@ -79,7 +79,7 @@ class ValueKind(Protocol):
     def wanted(self) -> str:
         """What is expected, in words."""
 
-    def read(self, node: Node, path: str, reader: Reader) -> Value | None:
+    def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:
         """The value of the node, None after noting a problem."""
 
     def schema(self) -> dict[str, Any]:

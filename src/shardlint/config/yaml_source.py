@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from ..names import printable
-from .nodes import MAX_DEPTH, MAX_NODES, Entry, Kind, Node, RefusedError, Text
+from .nodes import MAX_DEPTH, MAX_NODES, Entry, NodeKind, RefusedError, SettingNode, Text
 from .problems import ConfigProblem
 
 # Compiled on first use: it is dear, and most runs read no YAML.
@@ -24,7 +24,7 @@ _TOO_DEEP = f"expected at most {MAX_DEPTH} levels of nesting, got more"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_yaml(text: Text) -> tuple[Node, list[ConfigProblem]]:
+def read_yaml(text: Text) -> tuple[SettingNode, list[ConfigProblem]]:
     """
     The node of the one document, and a problem for each duplicate key.
 
@@ -65,24 +65,24 @@ class _Builder:
     def __init__(self, text: Text) -> None:
         self.text = text
         self.problems: list[ConfigProblem] = []
-        self.anchors: dict[str, Node | None] = {}  # None while the anchored node is being built
+        self.anchors: dict[str, SettingNode | None] = {}  # None while the anchored node is being built
         self.total = 0
         self.events: Iterator[Any] = yaml.parse(text.text, Loader=_LOADER)
 
-    def document(self) -> Node:
+    def document(self) -> SettingNode:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 root = self.node(next(self.events), 0)
                 self._end()
-                return Node(Kind.MAPPING, ()) if root.is_null and not root.value else root
-        return Node(Kind.MAPPING, ())  # nothing but comments: a file that sets nothing
+                return SettingNode(NodeKind.MAPPING, ()) if root.is_null and not root.value else root
+        return SettingNode(NodeKind.MAPPING, ())  # nothing but comments: a file that sets nothing
 
     def _end(self) -> None:
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
                 raise self._refused(event, "expected one document, got a second one")
 
-    def node(self, event: Any, depth: int) -> Node:
+    def node(self, event: Any, depth: int) -> SettingNode:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         self._count(event, 1)
@@ -97,17 +97,17 @@ class _Builder:
             self.anchors[event.anchor] = node
         return node
 
-    def _plain_node(self, event: Any, depth: int) -> Node:
+    def _plain_node(self, event: Any, depth: int) -> SettingNode:
         place = _place(event)
         if isinstance(event, yaml.ScalarEvent):
             self._check_characters(event)
             plain = event.style in (None, "")
-            return Node(Kind.PLAIN if plain else Kind.STRING, event.value, *place)
+            return SettingNode(NodeKind.PLAIN if plain else NodeKind.STRING, event.value, *place)
         if isinstance(event, yaml.SequenceStartEvent):
             items = tuple(self.node(item, depth + 1) for item in self._until(yaml.SequenceEndEvent))
-            return Node(Kind.SEQUENCE, items, *place, 1 + sum(item.size for item in items))
+            return SettingNode(NodeKind.SEQUENCE, items, *place, 1 + sum(item.size for item in items))
         entries = tuple(self._entries(depth))
-        return Node(Kind.MAPPING, entries, *place, 1 + sum(1 + entry.node.size for entry in entries))
+        return SettingNode(NodeKind.MAPPING, entries, *place, 1 + sum(1 + entry.node.size for entry in entries))
 
     def _until(self, end: type) -> Iterator[Any]:
         while not isinstance(event := next(self.events), end):
@@ -131,7 +131,7 @@ class _Builder:
             seen[event.value] = line
             yield Entry(event.value, line, column, value)
 
-    def _alias(self, event: Any) -> Node:
+    def _alias(self, event: Any) -> SettingNode:
         node = self.anchors.get(event.anchor)
         name = printable(event.anchor)
         if event.anchor not in self.anchors:

@@ -31,7 +31,7 @@ def rule_options(rule: type[Rule], given: Mapping[str, Any]) -> Any:
 
     Raises `RuleOptionsError` for an unknown option or a value that does not fit.
     """
-    known = {item.name: item for item in attrs.fields(rule.options_type)}
+    known = {field.name: field for field in attrs.fields(rule.options_type)}
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = str(key).replace("-", "_")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import evolve, field, frozen
 
-from ..diagnostics import Origin, PackFault, code_frame, describe_error, error_text, rule_crashed
+from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, error_text, rule_crashed
 from ..facts import Facts, Section
 from ..facts.codec import decode_facts, encode_facts
 from ..names import natural_key
@@ -61,9 +61,9 @@ class SelectedRule:
     failure: BaseException | None = None
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> PackOrigin:
         """The pack that the rule comes from."""
-        return Origin(
+        return PackOrigin(
             pack=self.pack,
             dist=self.pack_dist,
             version=self.pack_version,
@@ -162,7 +162,7 @@ def evaluate(
     other rule is evaluated all the same, and `facts` are afterwards what they were before.
     """
     ordered = sorted(rules, key=lambda item: (item.rule.phase, not item.rule.blocks, item.rule.code))
-    run = _Run(facts, heavy=heavy, live=live, clock=clock)
+    run = _Evaluation(facts, heavy=heavy, live=live, clock=clock)
     if all(item.pack == BUILTIN_PACK for item in ordered):
         return run.over(ordered)
     before = encode_facts(facts)
@@ -171,7 +171,7 @@ def evaluate(
         return result
     # Some rule changed the facts, so no outcome of this pass can be trusted: once more, looking after each rule.
     _restore(facts, before)
-    return _Run(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
+    return _Evaluation(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
 
 
 def _unchanged(facts: Facts, before: bytes) -> bool:
@@ -188,7 +188,7 @@ def _restore(facts: Facts, before: bytes) -> None:
         object.__setattr__(facts, item.name, getattr(pristine, item.name))
 
 
-class _Run:
+class _Evaluation:
     """One pass over the rules. With `pristine` (the encoded facts) the facts are compared after every rule."""
 
     def __init__(
@@ -339,7 +339,7 @@ def matches_selector(rule: Rule, selector: str) -> bool:
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Report order: phase, code, subject (numbers as numbers), key, ... Independent of hash seeds and yield order."""
-    placed = sorted(((_place(item), item) for item in findings), key=itemgetter(0))
+    placed = sorted(((_place(finding), finding) for finding in findings), key=itemgetter(0))
     ordered: list[Finding] = []
     for _, group in groupby(placed, key=itemgetter(0)):
         same = [item for _, item in group]

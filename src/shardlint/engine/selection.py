@@ -23,7 +23,7 @@ from ..plugins.registry import RegisteredRule
 from ..rule import Finding, Severity
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
-from .source import DEFAULT, Source
+from .source import DEFAULT, SettingSource
 
 if TYPE_CHECKING:
     from ..plugins.registry import Registry
@@ -42,7 +42,7 @@ class Item:
     """One selector and where it was written."""
 
     selector: str
-    source: Source
+    source: SettingSource
 
 
 @frozen
@@ -51,7 +51,7 @@ class SeverityItem:
 
     selector: str
     severity: Severity | None
-    source: Source
+    source: SettingSource
 
 
 @frozen(kw_only=True)
@@ -62,7 +62,7 @@ class Layer:
     extend_select: tuple[Item, ...] = ()
     ignore: tuple[Item, ...] = ()
     severity: tuple[SeverityItem, ...] = ()
-    select_source: Source = DEFAULT
+    select_source: SettingSource = DEFAULT
 
 
 DEFAULT_LAYER = Layer(select=(Item("ALL", DEFAULT),))
@@ -105,12 +105,12 @@ class Selection:
 
     def to_run(self, options: Mapping[str, Any] | None = None) -> tuple[SelectedRule, ...]:
         """The enabled rules, ready for the runner."""
-        return tuple(item.selected(options) for item in self.decisions if item.enabled)
+        return tuple(decision.selected(options) for decision in self.decisions if decision.enabled)
 
     def adjust(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings without the engine diagnostics that are ignored, the others with their configured severity."""
         ignored = {code for code, severity in self.engine.items() if severity is None}
-        return tuple(self._adjusted(item) for item in findings if item.code not in ignored)
+        return tuple(self._adjusted(finding) for finding in findings if finding.code not in ignored)
 
     def _adjusted(self, finding: Finding) -> Finding:
         severity = self.engine.get(finding.code)
@@ -132,7 +132,7 @@ class _Vote:
         return (self.specificity, self.layer, self.off)
 
 
-def _place(where: str, source: Source) -> str:
+def _place(where: str, source: SettingSource) -> str:
     """`shardlint.yaml:2:11: lint.select[0]` as in every other error of a file, or the flag."""
     if not source.file:
         return str(source)
@@ -235,9 +235,9 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
     rule is selected. An unknown selector of ignore gives an SL006 finding, since shared settings outlive packs.
     """
     ballot = _Ballot(Selectors(rules), (DEFAULT_LAYER, *layers))
-    decisions = tuple(ballot.decide(item) for item in rules)
+    decisions = tuple(ballot.decide(rule) for rule in rules)
     problems = list(ballot.problems)
-    if not problems and not any(item.enabled for item in decisions):
+    if not problems and not any(decision.enabled for decision in decisions):
         problems = [_nothing_selected(decisions)]
     if problems:
         raise SelectionError(problems)
@@ -259,7 +259,7 @@ def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:
 def _nothing_selected(decisions: Sequence[Decision]) -> str:
     if not decisions:
         return "no rule is loaded: expected at least the built-in pack; is shardlint installed?"
-    deciders = ", ".join(sorted({item.decided_by for item in decisions}))
+    deciders = ", ".join(sorted({decision.decided_by for decision in decisions}))
     return f"no rule is selected: all {len(decisions)} loaded rules are switched off by {deciders}"
 
 
@@ -284,7 +284,7 @@ def flag_layer(
         extend_select=tuple(_flag_items(flag.format("extend-select"), extend_select, problems)),
         ignore=tuple(_flag_items(flag.format("ignore"), ignore, problems)),
         severity=tuple(_flag_severities(flag.format("severity"), severity, problems)),
-        select_source=Source(text=flag.format("select")),
+        select_source=SettingSource(text=flag.format("select")),
     )
     if problems:
         raise SelectionError(problems)
@@ -295,7 +295,7 @@ def _flag_items(flag: str, values: Sequence[str], problems: list[str]) -> Iterat
     for value in values:
         for part in value.split(","):
             if part.strip():
-                yield Item(part.strip(), Source(text=flag))
+                yield Item(part.strip(), SettingSource(text=flag))
             else:
                 problems.append(f"{flag}: expected selectors joined by commas, got {value!r}")
 
@@ -306,7 +306,7 @@ def _flag_severities(flag: str, values: Sequence[str], problems: list[str]) -> I
         try:
             if not (selector and equals):
                 raise ValueError(f"expected RULE=LEVEL, got {part!r}")
-            yield SeverityItem(selector, severity_from_user(level), Source(text=flag))
+            yield SeverityItem(selector, severity_from_user(level), SettingSource(text=flag))
         except ValueError as error:
             problems.append(f"{flag}: {error}")
 

@@ -40,10 +40,10 @@ class Selectors:
 
     def __init__(self, rules: Sequence[RegisteredRule]) -> None:
         self.rules = rules
-        self.codes = frozenset(item.rule_class.code for item in rules)
-        self.names = {item.rule_class.name: item.rule_class.code for item in rules}
-        self.tags = self._group((tag, item) for item in rules for tag in item.rule_class.tags)
-        self.packs = self._group((item.pack, item) for item in rules)
+        self.codes = frozenset(rule.rule_class.code for rule in rules)
+        self.names = {rule.rule_class.name: rule.rule_class.code for rule in rules}
+        self.tags = self._group((tag, rule) for rule in rules for tag in rule.rule_class.tags)
+        self.packs = self._group((rule.pack, rule) for rule in rules)
 
     @staticmethod
     def _group(pairs: Iterable[tuple[str, RegisteredRule]]) -> dict[str, frozenset[str]]:
@@ -71,7 +71,7 @@ class Selectors:
         return self._bare(selector)
 
     def _phase(self, value: str) -> Match:
-        covered = {item.rule_class.code for item in self.rules if item.rule_class.phase.value == value}
+        covered = {rule.rule_class.code for rule in self.rules if rule.rule_class.phase.value == value}
         return Match(frozenset(covered), _PREFIX_BASE + len(value))
 
     def _qualified(self, kind: str, value: str, selector: str) -> Match:

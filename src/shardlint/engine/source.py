@@ -6,7 +6,7 @@ from attrs import frozen
 
 
 @frozen
-class Source:
+class SettingSource:
     """
     A place in a file (`line` and `column` from 1, 0 when unknown), or just `text`: a flag or `default`.
 
@@ -24,4 +24,4 @@ class Source:
         return f"{self.file}:{self.line}" if self.line else f"{self.file}: {self.text}"
 
 
-DEFAULT = Source(text="default")
+DEFAULT = SettingSource(text="default")

@@ -20,7 +20,7 @@ from ..diagnostics import DIAGNOSTICS, diagnostic
 from ..names import counted, did_you_mean, glob_matches
 from ..rule import CODE_PATTERN, NAME_PATTERN, Finding, SubjectKind
 from .runner import Outcome, Status
-from .source import DEFAULT, Source
+from .source import DEFAULT, SettingSource
 
 if TYPE_CHECKING:
     from ..plugins.registry import RegisteredRule
@@ -78,7 +78,7 @@ class Suppression:
     reason: str
     expires: date | None = None
     expect: int | None = None
-    source: Source = DEFAULT
+    source: SettingSource = DEFAULT
 
     def __attrs_post_init__(self) -> None:
         if not self.rules:
@@ -138,7 +138,7 @@ class Suppressed:
 
 
 @frozen
-class _Run:
+class _Matching:
     """What suppressions are judged by: the rules that fully ran, and those that exist (None when unknown)."""
 
     ran: frozenset[str]
@@ -179,7 +179,7 @@ def apply_suppressions(
     when `rules`, all rules that are loaded, are given. An expired or over-broad one hides nothing. Suppressions of
     SL003 and SL006 are applied to the diagnostics about the other suppressions.
     """
-    run = _Run(_fully_ran(outcomes), _known(rules), today)
+    run = _Matching(_fully_ran(outcomes), _known(rules), today)
     found = list(findings)
     judged = {at: _judge(run, item, found) for at, item in enumerate(suppressions) if not item.about_suppressions}
     about = [finding for state in judged.values() for finding in _diagnostics(state, run)]
@@ -192,18 +192,18 @@ def apply_suppressions(
 
 
 def _fully_ran(outcomes: Iterable[Outcome]) -> frozenset[str]:
-    full = [item for item in outcomes if item.status in (Status.CLEAN, Status.FOUND) and not item.partial]
+    full = [outcome for outcome in outcomes if outcome.status in (Status.CLEAN, Status.FOUND) and not outcome.partial]
     return frozenset(text for item in full for text in (item.code, item.name))
 
 
 def _known(rules: Sequence[RegisteredRule] | None) -> dict[str, str] | None:
     if rules is None:
         return None
-    pairs = {item.rule_class.code: item.rule_class.name for item in rules} | _NAMES
+    pairs = {rule.rule_class.code: rule.rule_class.name for rule in rules} | _NAMES
     return pairs | {name: code for code, name in pairs.items()}
 
 
-def _judge(run: _Run, item: Suppression, findings: Sequence[Finding]) -> SuppressionState:
+def _judge(run: _Matching, item: Suppression, findings: Sequence[Finding]) -> SuppressionState:
     matched = sum(1 for finding in findings if item.covers(finding))
     return SuppressionState(
         suppression=item, state=run.state(item, matched), matched=matched, unknown=run.unknown(item)
@@ -226,7 +226,7 @@ def _split(
     return visible, hidden
 
 
-def _diagnostics(state: SuppressionState, run: _Run) -> Iterable[Finding]:
+def _diagnostics(state: SuppressionState, run: _Matching) -> Iterable[Finding]:
     item = state.suppression
     for rule in state.unknown:
         hint = did_you_mean(rule, run.known or ())

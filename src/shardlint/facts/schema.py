@@ -74,8 +74,8 @@ def _schema_of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 def _object_schema(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(kind)
     members = _members(kind)
-    properties = {item.name: _schema_of(hints[item.name], definitions) | _default(item) for item in members}
-    required = [item.name for item in members if item.default in (attrs.NOTHING, msgspec.NODEFAULT)]
+    properties = {member.name: _schema_of(hints[member.name], definitions) | _default(member) for member in members}
+    required = [member.name for member in members if member.default in (attrs.NOTHING, msgspec.NODEFAULT)]
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.__doc__ or ""),
@@ -89,7 +89,7 @@ def _members(kind: Any) -> Sequence[Any]:
     """The fields of an attrs class, or of the structs that facts hold by the hundred thousand."""
     if issubclass(kind, msgspec.Struct):
         return msgspec.structs.fields(kind)
-    return [item for item in attrs.fields(kind) if item.init]
+    return [field for field in attrs.fields(kind) if field.init]
 
 
 def _default(item: Any) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class ShardingFacts:
 
 def placement_texts(placements: tuple[Placement, ...]) -> tuple[str, ...]:
     """What each placement calls itself."""
-    return tuple(item.text or item.kind for item in placements)
+    return tuple(placement.text or placement.kind for placement in placements)
 
 
 def numel(shape: tuple[int, ...]) -> int:

@@ -87,7 +87,7 @@ def _walker(kind: Any) -> Walker | None:
 
 def _class_walker(kind: type) -> Walker:
     hints = typing.get_type_hints(kind)
-    known = {item.name for item in attrs.fields(kind)}
+    known = {field.name for field in attrs.fields(kind)}
     nested: dict[str, Walker] | None = None
 
     def walk(value: Any, path: str) -> Iterator[str]:

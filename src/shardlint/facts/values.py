@@ -103,4 +103,4 @@ class ValuesFacts:
 
     def by_name(self) -> dict[str, TensorValues]:
         """The statistics by first name."""
-        return {item.fqn: item for item in self.tensors}
+        return {tensor.fqn: tensor for tensor in self.tensors}

@@ -32,13 +32,13 @@ def assert_clean(
     threshold: Severity = Severity.from_user(level)
     report = lint_facts(target, **arguments) if isinstance(target, Facts) else lint(target, **arguments)
     lacking = [
-        f"{item.code} {item.name}: {item.reason or 'not selected'}"
-        for item in report.outcomes
-        if {item.code, item.name} & set(evaluated) and item.status.value not in ("clean", "found")
+        f"{outcome.code} {outcome.name}: {outcome.reason or 'not selected'}"
+        for outcome in report.outcomes
+        if {outcome.code, outcome.name} & set(evaluated) and outcome.status.value not in ("clean", "found")
     ]
-    known = {name for item in report.outcomes for name in (item.code, item.name)}
+    known = {name for outcome in report.outcomes for name in (outcome.code, outcome.name)}
     lacking += [f"{name}: no such rule ran" for name in evaluated if name not in known]
-    found = [item for item in report.findings if threshold <= item.severity]
+    found = [finding for finding in report.findings if threshold <= finding.severity]
     if found or lacking or report.blocked_by:
         from ..report import ReportOptions, write_text
 

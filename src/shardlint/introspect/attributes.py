@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .importing import public_module
-from .plain import printable
+from .plain import encodable
 
 _MISSING = object()
 _SHARDED_CLASS_PREFIXES = {"FSDPModule": "FSDP", "ReplicateModule": "Replicate"}
@@ -68,7 +68,7 @@ def author_type(kind: type) -> type:
 def qualified(kind: type) -> str:
     """`package.module.Class` of the class as its author wrote it."""
     kind = author_type(kind)
-    return printable(f"{public_module(kind.__module__)}.{kind.__qualname__}")
+    return encodable(f"{public_module(kind.__module__)}.{kind.__qualname__}")
 
 
 def signature_text(function: Any, *, skip_self: bool) -> str:

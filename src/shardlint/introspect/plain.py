@@ -18,7 +18,7 @@ _LARGEST = 2**63 - 1
 _SECRET_KEYS = frozenset({"token", "use_auth_token", "auth_token", "hf_token", "access_token", "api_key", "password"})
 
 
-def printable(value: str) -> str:
+def encodable(value: str) -> str:
     """The string, with what no JSON encoder takes (lone surrogates) written as escapes."""
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -53,7 +53,7 @@ class _Plain:
         if isinstance(value, enum.Enum):
             return self.value(value.value, depth + 1)
         if isinstance(value, str):
-            return printable(str(value))
+            return encodable(str(value))
         if isinstance(value, int):
             return int(value) if abs(value) <= _LARGEST else str(int(value))
         if isinstance(value, float):
@@ -73,7 +73,7 @@ class _Plain:
         if fields is not None:
             return self.mapping(((name, getattr(value, name, None)) for name in fields), depth)
         if attrs.has(type(value)):
-            names = [item.name for item in attrs.fields(type(value))]
+            names = [field.name for field in attrs.fields(type(value))]
             return self.mapping(((name, getattr(value, name, None)) for name in names), depth)
         return self.leaf(value)
 
@@ -84,7 +84,7 @@ class _Plain:
                 kept[CUT] = CUT
                 break
             if not (isinstance(key, str) and key in _SECRET_KEYS):
-                kept[printable(str(key))] = self.value(item, depth)
+                kept[encodable(str(key))] = self.value(item, depth)
         return FrozenDict(kept)
 
     def leaf(self, value: Any) -> Any:

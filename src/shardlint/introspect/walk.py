@@ -116,7 +116,7 @@ class Walk:
     @property
     def wrappers(self) -> Iterator[WalkedModule]:
         """The wrappers, which have the name of what they wrap."""
-        return (item for item in self.modules if item.wrapper)
+        return (module for module in self.modules if module.wrapper)
 
 
 def smallest(names: list[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from .loader import ConfigRefusedError
 
 _FIELD = re.compile(r"\bfield '(?P<name>\w+)'", re.IGNORECASE)
@@ -22,7 +22,7 @@ def refusal(error: Exception, config: Mapping[str, Any]) -> ConfigRefusedError:
         if found is not None:
             return found
     cause = error.__cause__ if type(error).__name__.startswith("StrictDataclass") else None
-    text = printable(" ".join(str(cause or error).split()))
+    text = encodable(" ".join(str(cause or error).split()))
     match = _FIELD.search(text)
     if match:
         name = match["name"]
@@ -45,7 +45,7 @@ def _unknown_value(value: str, config: Mapping[str, Any]) -> ConfigRefusedError 
     known = _known(paths[0])
     shown = difflib.get_close_matches(value, known, 3, 0.5) if len(known) > _MOST_NAMED else known
     hint = f"; expected {'for example ' if shown != known else ''}{', '.join(shown)}" if shown else ""
-    return ConfigRefusedError(f"Transformers knows no {printable(value)!r:.60}{hint}", paths[0])
+    return ConfigRefusedError(f"Transformers knows no {encodable(value)!r:.60}{hint}", paths[0])
 
 
 def _known(path: str) -> list[str]:

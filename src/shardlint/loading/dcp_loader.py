@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from .identity_loader import IdentityRules
-from .loader import LiveTensor, Routes
+from .identity_loader import IdentityLoader
+from .loader import PlannedTarget, Routes
 
 # State that training keeps beside the model: by the first segment of its name, or by its last.
 _BESIDE = re.compile(
@@ -16,7 +16,7 @@ _BESIDE = re.compile(
 )
 
 
-class DcpRules(IdentityRules):
+class DcpLoader(IdentityLoader):
     """
     Identity within the nested state dict that holds the model, after the renamings that the owner declared.
 
@@ -32,7 +32,7 @@ class DcpRules(IdentityRules):
         self._prefix = ""
         self._live_tops: Container[str] = ()
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+    def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         names = super().routes(keys, live).names
         self._prefix = self._chosen(names, live)
         self._live_tops = {name.partition(".")[0] for name in live}
@@ -40,7 +40,7 @@ class DcpRules(IdentityRules):
             self._used[f"the nested state dict {self._prefix.removesuffix('.')}"] = None
         return Routes([name.removeprefix(self._prefix) for name in names], {})
 
-    def _chosen(self, names: Sequence[str], live: Mapping[str, LiveTensor]) -> str:
+    def _chosen(self, names: Sequence[str], live: Mapping[str, PlannedTarget]) -> str:
         """Return the prefix under which most live names are found; of equals the shortest."""
         hits: Counter[str] = Counter()
         hits[""] = sum(name in live for name in names)

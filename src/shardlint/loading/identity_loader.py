@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
-from .loader import Converted, Ignored, LiveTensor, PlanUnknownError, Routes
+from .loader import Converted, Ignored, PlannedTarget, PlanUnknownError, Routes
 
 
-class IdentityRules:
+class IdentityLoader:
     """
     Identity, plus `renames`: pairs of a regular expression and its replacement, each applied in turn to every key.
 
@@ -34,7 +34,7 @@ class IdentityRules:
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return keys
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+    def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         return Routes([self._renamed(key) for key in keys] if self._renames else keys, {})
 
     def _renamed(self, key: str) -> str:
@@ -67,7 +67,7 @@ class IdentityRules:
         return ()
 
     def round_trips(
-        self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
+        self, sources: Mapping[str, str], live: Mapping[str, PlannedTarget]
     ) -> tuple[Sequence[RoundTrip], int]:
         return (), 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..facts import ModelFacts
-from .loader import LiveTensor
+from .loader import PlannedTarget
 from .planner import LiveModel
 
 _WRAPPERS = {
@@ -38,7 +38,7 @@ def is_adapted(model: Any) -> bool:
 
 def from_model_facts(facts: ModelFacts, *, adapted: bool = False) -> LiveModel:
     """Return the tensors of a live model from its facts; of an adapted model only those of the base, by its names."""
-    tensors: dict[str, LiveTensor] = {}
+    tensors: dict[str, PlannedTarget] = {}
     unsaved: set[str] = set()
     for tensor in facts.tensors:
         for alias in tensor.aliases:
@@ -46,7 +46,7 @@ def from_model_facts(facts: ModelFacts, *, adapted: bool = False) -> LiveModel:
             if name is None:
                 continue
             if tensor.in_state_dict:
-                tensors[name] = LiveTensor(shape=tensor.shape, dtype=tensor.dtype, identity=tensor.fqn)
+                tensors[name] = PlannedTarget(shape=tensor.shape, dtype=tensor.dtype, identity=tensor.fqn)
             else:
                 unsaved.add(name)
     return LiveModel(tensors=tensors, unsaved_buffers=frozenset(unsaved), architecture=facts.qualified_type)
@@ -65,12 +65,12 @@ def _base_name(alias: str) -> str | None:
 def from_meta_model(model: Any) -> LiveModel:
     """Return the tensors of a model that was built on meta, as `state_dict()` names them."""
     identities: dict[int, str] = {}
-    tensors: dict[str, LiveTensor] = {}
+    tensors: dict[str, PlannedTarget] = {}
     for name, value in model.state_dict(keep_vars=True).items():
         if hasattr(value, "shape"):
             identity = identities.setdefault(id(value), name)
             dtype = str(value.dtype).removeprefix("torch.")
-            tensors[name] = LiveTensor(shape=tuple(value.shape), dtype=dtype, identity=identity)
+            tensors[name] = PlannedTarget(shape=tuple(value.shape), dtype=dtype, identity=identity)
     unsaved = frozenset(name for name, _ in model.named_buffers(remove_duplicate=False) if name not in tensors)
     kind = f"{type(model).__module__}.{type(model).__qualname__}"
     return LiveModel(tensors=tensors, unsaved_buffers=unsaved, architecture=kind, basis="config")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..facts import ConversionFacts, LoadFacts, MismatchedKey
 from ..introspect.attributes import qualified, read
-from ..introspect.plain import printable
+from ..introspect.plain import encodable
 from ..names import natural_key
 from .recorded_conversions import all_recorded
 
@@ -63,14 +63,14 @@ def _loader(report: Any, model: Any) -> str:
 def _keys(value: Any) -> tuple[str, ...]:
     """Keys of a set, list or tuple, each once, in natural order."""
     if value is None or isinstance(value, str):
-        return (printable(value),) if value else ()
-    return tuple(sorted({printable(str(key)) for key in value}, key=natural_key))
+        return (encodable(value),) if value else ()
+    return tuple(sorted({encodable(str(key)) for key in value}, key=natural_key))
 
 
 def _errors(value: Any) -> tuple[str, ...]:
     if value is None or isinstance(value, str):
-        return (printable(value),) if value else ()
-    return tuple(printable(str(item)) for item in value)
+        return (encodable(value),) if value else ()
+    return tuple(encodable(str(item)) for item in value)
 
 
 def _mismatched(value: Any) -> tuple[MismatchedKey, ...]:
@@ -78,7 +78,7 @@ def _mismatched(value: Any) -> tuple[MismatchedKey, ...]:
     found = []
     for item in value or ():
         key, stored, live = (item, (), ()) if isinstance(item, str) else (*item, (), ())[:3]
-        found.append(MismatchedKey(key=printable(str(key)), stored_shape=_shape(stored), live_shape=_shape(live)))
+        found.append(MismatchedKey(key=encodable(str(key)), stored_shape=_shape(stored), live_shape=_shape(live)))
     return tuple(sorted(found, key=lambda item: natural_key(item.key)))
 
 
@@ -106,8 +106,8 @@ def _patterns(transform: Any, name: str) -> tuple[str, ...]:
     value = read(transform, f"_original_{name}")
     value = value if value is not None else read(transform, name)
     if isinstance(value, str):
-        return (printable(value),)
-    return tuple(printable(str(item)) for item in value) if isinstance(value, (list, tuple)) else ()
+        return (encodable(value),)
+    return tuple(encodable(str(item)) for item in value) if isinstance(value, (list, tuple)) else ()
 
 
 def _reverse_error(transform: Any) -> str | None:
@@ -120,7 +120,7 @@ def _reverse_error(transform: Any) -> str | None:
             warnings.simplefilter("ignore")
             _duplicate(transform).reverse_transform()
     except Exception as error:  # the kinds that transforms raise on purpose, and whatever else means "it does not work"
-        return printable(f"{type(error).__name__}: {error}")
+        return encodable(f"{type(error).__name__}: {error}")
     return None
 
 

@@ -28,7 +28,7 @@ class ConfigRefusedError(PlanUnknownError):
 
 
 @frozen(kw_only=True)
-class LiveTensor:
+class PlannedTarget:
     """What the planner must know of a live tensor: global shape in elements, dtype as torch names it, its record."""
 
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class LiveTensor:
 
 
 @frozen
-class Recipe:
+class LoadRecipe:
     """A loader's conversion, and the source pattern by which one key is part of it."""
 
     conversion: Any
@@ -53,7 +53,7 @@ class Routes:
     """
 
     names: Sequence[str]
-    recipes: Mapping[int, Recipe]
+    recipes: Mapping[int, LoadRecipe]
 
 
 @frozen
@@ -72,7 +72,7 @@ class Ignored:
     unexpected: tuple[str, ...] = ()
 
 
-class LoaderRules(Protocol):
+class Loader(Protocol):
     """The rules of one loader for one model."""
 
     title: str
@@ -81,7 +81,7 @@ class LoaderRules(Protocol):
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         """Return the keys in the order in which the loader takes them."""
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+    def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         """Return the routes of the keys."""
 
     def operations(self, conversion: Any) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class LoaderRules(Protocol):
         """Return what is wrong with the rules themselves."""
 
     def round_trips(
-        self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
+        self, sources: Mapping[str, str], live: Mapping[str, PlannedTarget]
     ) -> tuple[Sequence[RoundTrip], int]:
         """Save and load the names of `sources` (live name to key) and return what does not come back, and the count."""
 

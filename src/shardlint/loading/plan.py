@@ -13,12 +13,12 @@ from attrs import evolve
 from ..checkpoint.byte_compare import ByteComparer
 from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
-from .dcp_loader import DcpRules
-from .identity_loader import IdentityRules
+from .dcp_loader import DcpLoader
+from .identity_loader import IdentityLoader
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
-from .loader import ConfigRefusedError, LoaderRules, PlanUnknownError
+from .loader import ConfigRefusedError, Loader, PlanUnknownError
 from .planner import Exclusions, LiveModel, make_plan
-from .stages import behind, in_stored_keys, road_of
+from .stages import in_stored_keys, load_stages, staged_checkpoint
 
 __all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of", "nested_plan"]
 
@@ -47,11 +47,11 @@ def collect_plan(
     if checkpoint.format == "dcp":
         return nested_plan(checkpoint, live, exclusions, renames)
     base = unwrapped(model)
-    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
-    rules = _live_rules(base, checkpoint, renames, road.last)
-    if not road.before:
+    stages = load_stages(base, pretrained=is_pretrained(base), renames=renames)
+    rules = _live_rules(base, checkpoint, renames, stages.last)
+    if not stages.before:
         return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
-    found = behind(checkpoint, road.before, base, _on_meta)
+    found = staged_checkpoint(checkpoint, stages.before, base, _on_meta)
     plan = in_stored_keys(make_plan(rules, live, found.checkpoint, exclusions), found, checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)
 
@@ -112,11 +112,13 @@ def nested_plan(
 
     Raises `PlanUnknownError` for a renaming that cannot be used.
     """
-    rules = DcpRules(checkpoint.parts, renames)
+    rules = DcpLoader(checkpoint.parts, renames)
     plan = make_plan(rules, live, checkpoint, exclusions)
     leftovers = [
-        evolve(item, reason="other-state") if item.reason == "unexpected" and rules.is_beside(item.key) else item
-        for item in plan.leftovers
+        evolve(leftover, reason="other-state")
+        if leftover.reason == "unexpected" and rules.is_beside(leftover.key)
+        else leftover
+        for leftover in plan.leftovers
     ]
     return evolve(plan, leftovers=tuple(leftovers))
 
@@ -125,24 +127,24 @@ def _from_config(
     checkpoint: CheckpointFacts, exclusions: Exclusions | None, renames: Sequence[tuple[str, str]]
 ) -> PlanFacts:
     from .meta_model import build_meta_model
-    from .transformers_loader import TransformersRules
+    from .transformers_loader import TransformersLoader
 
     built = build_meta_model(checkpoint)
     if checkpoint.format == "dcp":
         return nested_plan(checkpoint, from_meta_model(built.model), exclusions, renames)
-    rules = TransformersRules(built.model, quantizer=built.quantizer, live_model=False)
+    rules = TransformersLoader(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)
 
 
 def _live_rules(
     model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], stage: Sequence[Any] | None
-) -> LoaderRules:
+) -> Loader:
     if not is_pretrained(model):
-        return IdentityRules(renames)
-    from .transformers_loader import TransformersRules
+        return IdentityLoader(renames)
+    from .transformers_loader import TransformersLoader
 
-    return TransformersRules(model, quantizer=live_quantizer(model, checkpoint), renames=renames, stage=stage)
+    return TransformersLoader(model, quantizer=live_quantizer(model, checkpoint), renames=renames, stage=stage)
 
 
 def is_pretrained(model: Any) -> bool:

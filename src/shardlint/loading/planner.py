@@ -19,7 +19,7 @@ from ..facts import (
     TiePlan,
 )
 from ..introspect.attributes import gc_paused
-from .loader import LiveTensor, LoaderRules
+from .loader import Loader, PlannedTarget
 from .remarks import INTEGERS, integer_cast, numbering, odd_shapes
 
 _CODED = INTEGERS | {"F4"}
@@ -39,14 +39,14 @@ class Exclusions:
 class LiveModel:
     """The tensors of `state_dict()` by name, and the buffers that are not in it."""
 
-    tensors: Mapping[str, LiveTensor]
+    tensors: Mapping[str, PlannedTarget]
     unsaved_buffers: frozenset[str] = frozenset()
     architecture: str = ""
     basis: str = "model"
 
 
 @frozen
-class _Group:
+class _SourceGroup:
     """All keys that go to one first name by conversion."""
 
     conversion: Any
@@ -54,7 +54,7 @@ class _Group:
 
 
 def make_plan(
-    rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
+    rules: Loader, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
 ) -> PlanFacts:
     """Plan loading `checkpoint` into `live` by `rules`. Raises `PlanUnknownError` when the rules cannot be followed."""
     with gc_paused():  # nothing but new objects that stay: the collector would look at all of them again and again
@@ -77,9 +77,7 @@ class _Singles(dict[str, tuple[str]]):
 
 
 class _Planner:
-    def __init__(
-        self, rules: LoaderRules, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions
-    ) -> None:
+    def __init__(self, rules: Loader, live: LiveModel, checkpoint: CheckpointFacts, exclusions: Exclusions) -> None:
         self.rules, self.live, self.checkpoint, self.exclusions = rules, live, checkpoint, exclusions
         self.remarks: list[LoadRemark] = []
         self.tensors: dict[str, TensorPlan] = {}
@@ -122,19 +120,19 @@ class _Planner:
         return tuple([self.tensors[name] for name in self.live.tensors])
 
     def _round_trips(self) -> tuple[Sequence[RoundTrip], int]:
-        sources = {item.name: item.sources[0] for item in self.tensors.values() if item.status == "loaded"}
+        sources = {tensor.name: tensor.sources[0] for tensor in self.tensors.values() if tensor.status == "loaded"}
         return self.rules.round_trips(sources, self.live.tensors)
 
     def _take(
         self, keys: Sequence[str], stored: Mapping[str, EntryFacts], ignored: Sequence[tuple[str, re.Pattern[str]]]
-    ) -> dict[str, _Group]:
+    ) -> dict[str, _SourceGroup]:
         """Load what is merely renamed, and return the groups of keys that are converted."""
         live, tensors = self.live.tensors, self.tensors
         routes = self.rules.routes(keys, live)
         recipes = routes.recipes
         if not recipes and self._fits(keys, routes.names, stored):
             return {}
-        groups: dict[str, _Group] = {}
+        groups: dict[str, _SourceGroup] = {}
         for position, (key, name) in enumerate(zip(keys, routes.names, strict=True)):
             entry, tensor = stored[key], live.get(name)
             if tensor is None:
@@ -143,7 +141,7 @@ class _Planner:
                 if name in tensors:
                     self.mixed.setdefault(name, []).append(key)
                 else:
-                    group = groups.get(name) or groups.setdefault(name, _Group(recipe.conversion))
+                    group = groups.get(name) or groups.setdefault(name, _SourceGroup(recipe.conversion))
                     group.parts.append((recipe.pattern, entry))
             elif name in tensors:
                 first = tensors[name].sources[0]
@@ -207,7 +205,7 @@ class _Planner:
             pattern=pattern,
         )
 
-    def _plain(self, name: str, tensor: LiveTensor, entry: EntryFacts) -> TensorPlan:
+    def _plain(self, name: str, tensor: PlannedTarget, entry: EntryFacts) -> TensorPlan:
         if name in self.quantised:
             return TensorPlan(
                 name=name,
@@ -234,7 +232,7 @@ class _Planner:
             converted_shape=None if shape == tensor.shape else shape,
         )
 
-    def _load_converted(self, name: str, group: _Group) -> None:
+    def _load_converted(self, name: str, group: _SourceGroup) -> None:
         recipe = group.conversion
         converted = self.rules.convert(name, recipe, group.parts, self.live.tensors[name].dtype)
         entries = [entry for _, entry in group.parts]

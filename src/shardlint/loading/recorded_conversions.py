@@ -40,9 +40,9 @@ def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable
     """
     stages = {"base": list(base), "replacement": list(replacement)}
     for name, transforms in stages.items():
-        for item in transforms:
-            if not callable(getattr(item, "rename_source_key", None)):
-                raise TypeError(f"{name}: expected weight conversions with rename_source_key(), got {item!r}")
+        for transform in transforms:
+            if not callable(getattr(transform, "rename_source_key", None)):
+                raise TypeError(f"{name}: expected weight conversions with rename_source_key(), got {transform!r}")
     setattr(model, STAGES, stages)
 
 
@@ -77,7 +77,7 @@ def all_recorded(model: Any) -> tuple[Any, ...]:
 
 
 def _copies(transforms: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(pristine(item) for item in transforms)
+    return tuple(pristine(transform) for transform in transforms)
 
 
 def pristine(transform: Any) -> Any:
@@ -111,7 +111,7 @@ def signature(transform: Any) -> tuple[Any, ...]:
 
 
 @frozen(kw_only=True)
-class Made:
+class Derived:
     """A tensor between two stages, and the stored keys that it was made of."""
 
     tensor: Any
@@ -119,16 +119,16 @@ class Made:
     operations: tuple[str, ...] = ()
 
 
-def run_stage(transforms: Sequence[Any], tensors: Mapping[str, Any], model: Any) -> dict[str, Made]:
+def run_stage(transforms: Sequence[Any], tensors: Mapping[str, Any], model: Any) -> dict[str, Derived]:
     """
     Run one stage over tensors by key, as the loader does: all renamings, then at most one converter for each key.
 
     The tensors may be meta or symbolic ones. Raises `PlanUnknownError` when a conversion fails, or when two keys are
     for one name: which one counts is not guessed.
     """
-    converters = [item for item in transforms if hasattr(item, "operations")]
-    renamings = [item for item in transforms if not hasattr(item, "operations")]
-    found: dict[str, Made] = {}
+    converters = [transform for transform in transforms if hasattr(transform, "operations")]
+    renamings = [transform for transform in transforms if not hasattr(transform, "operations")]
+    found: dict[str, Derived] = {}
     groups: dict[str, tuple[Any, list[str]]] = {}
     for key in sorted(tensors, key=_natural):
         name, pattern, converter = key, None, None
@@ -140,15 +140,15 @@ def run_stage(transforms: Sequence[Any], tensors: Mapping[str, Any], model: Any)
                 converter = item
                 break
         if converter is None:
-            _add(found, name, Made(tensor=tensors[key], keys=(key,)))
+            _add(found, name, Derived(tensor=tensors[key], keys=(key,)))
             continue
         group, keys = groups.setdefault(name, (pristine(converter), []))
         group.add_tensor(name, key, pattern, tensors[key])
         keys.append(key)
     for name, (group, keys) in groups.items():
-        operations = tuple(type(item).__name__ for item in group.operations)
+        operations = tuple(type(operation).__name__ for operation in group.operations)
         for target, tensor in _converted(group, name, model, operations).items():
-            _add(found, target, Made(tensor=tensor, keys=tuple(keys), operations=operations))
+            _add(found, target, Derived(tensor=tensor, keys=tuple(keys), operations=operations))
     return found
 
 
@@ -161,7 +161,7 @@ def _converted(group: Any, name: str, model: Any, operations: Sequence[str]) -> 
     return {target: value[0] if isinstance(value, list) else value for target, value in result.items()}
 
 
-def _add(found: dict[str, Made], name: str, made: Made) -> None:
+def _add(found: dict[str, Derived], name: str, made: Derived) -> None:
     if name in found:
         both = " and ".join((found[name].keys[0], made.keys[0]))
         raise PlanUnknownError(f"the recorded base stage is ambiguous: {both} are both for {name}")

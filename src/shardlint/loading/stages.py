@@ -13,13 +13,13 @@ from ..facts import CheckpointFacts, EntryFacts, LeftoverKey, PlanFacts, TensorP
 from ..facts.checkpoint import TORCH_DTYPES
 from .loader import PlanUnknownError
 from .planner import Exclusions
-from .recorded_conversions import Made, recorded_list, recorded_stages, run_stage
+from .recorded_conversions import Derived, recorded_list, recorded_stages, run_stage
 
 _FORMATS = {name: found for found, name in reversed(TORCH_DTYPES.items())}
 
 
 @frozen(kw_only=True)
-class Road:
+class LoadStages:
     """
     How a live model was loaded, in recorded stages.
 
@@ -36,54 +36,54 @@ class Road:
         return bool(self.before) or self.last is not None
 
 
-def road_of(model: Any, *, pretrained: bool, renames: Sequence[tuple[str, str]] = ()) -> Road:
+def load_stages(model: Any, *, pretrained: bool, renames: Sequence[tuple[str, str]] = ()) -> LoadStages:
     """
-    The road that the record on the model says: both stages when they are recorded, else the recorded list.
+    The stages that the record on the model says: both stages when they are recorded, else the recorded list.
 
-    For a model of Transformers the recorded list is no road of its own: its conversions join those of the model type.
+    For a model of Transformers the recorded list is no stages of its own: its conversions join those of the model type.
     Raises `PlanUnknownError` for half a record, and for declared renamings beside stages.
     """
     stages = recorded_stages(model)
     if stages is None:
         alone = () if pretrained else recorded_list(model)
-        return Road(before=(alone,) if alone else ())
+        return LoadStages(before=(alone,) if alone else ())
     if renames:
         raise PlanUnknownError(
             "the model records its conversions in stages, and checkpoint.renames is declared too: put the renamings "
             "into the base stage, where their order is known"
         )
     if pretrained:
-        return Road(before=(stages.base,), last=stages.replacement)
-    return Road(before=(stages.base, stages.replacement))
+        return LoadStages(before=(stages.base,), last=stages.replacement)
+    return LoadStages(before=(stages.base, stages.replacement))
 
 
 @frozen(kw_only=True)
-class Behind:
+class StagedCheckpoint:
     """The checkpoint behind some stages. `made` has its tensors by their keys there."""
 
     checkpoint: CheckpointFacts
-    made: Mapping[str, Made]
+    made: Mapping[str, Derived]
 
 
-def behind(
+def staged_checkpoint(
     checkpoint: CheckpointFacts, stages: Sequence[Sequence[Any]], model: Any, leaf: Callable[[EntryFacts], Any]
-) -> Behind:
+) -> StagedCheckpoint:
     """Run the stages over `leaf(entry)` for every stored key. Raises `PlanUnknownError`."""
     stored = {entry.key: entry for entry in checkpoint.entries}
-    made = {key: Made(tensor=leaf(entry), keys=(key,)) for key, entry in stored.items()}
+    made = {key: Derived(tensor=leaf(entry), keys=(key,)) for key, entry in stored.items()}
     for stage in stages:
         again = run_stage(stage, {key: item.tensor for key, item in made.items()}, model)
         made = {name: _joined(item, made) for name, item in again.items()}
-    return Behind(checkpoint=with_tensors(checkpoint, made), made=made)
+    return StagedCheckpoint(checkpoint=with_tensors(checkpoint, made), made=made)
 
 
-def _joined(item: Made, before: Mapping[str, Made]) -> Made:
+def _joined(item: Derived, before: Mapping[str, Derived]) -> Derived:
     keys = tuple(dict.fromkeys(key for name in item.keys for key in before[name].keys))
     operations = tuple(name for key in item.keys[:1] for name in before[key].operations) + item.operations
-    return Made(tensor=item.tensor, keys=keys, operations=operations)
+    return Derived(tensor=item.tensor, keys=keys, operations=operations)
 
 
-def with_tensors(checkpoint: CheckpointFacts, made: Mapping[str, Made]) -> CheckpointFacts:
+def with_tensors(checkpoint: CheckpointFacts, made: Mapping[str, Derived]) -> CheckpointFacts:
     """The facts of a checkpoint that stores these tensors under these keys instead of its own."""
     files = {entry.key: entry.file for entry in checkpoint.entries}
     entries = tuple(
@@ -101,13 +101,13 @@ def with_tensors(checkpoint: CheckpointFacts, made: Mapping[str, Made]) -> Check
 
 
 def in_stored_keys(
-    plan: PlanFacts, found: Behind, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
+    plan: PlanFacts, found: StagedCheckpoint, checkpoint: CheckpointFacts, exclusions: Exclusions | None = None
 ) -> PlanFacts:
     """The plan of the checkpoint behind its stages, told in the keys that are stored."""
     stored = {entry.key: entry for entry in checkpoint.entries}
     globs = exclusions.keys if exclusions else ()
     leftovers = tuple(
-        _leftover(item, stored[key], globs) for item in plan.leftovers for key in found.made[item.key].keys
+        _leftover(leftover, stored[key], globs) for leftover in plan.leftovers for key in found.made[leftover.key].keys
     )
     tensors = tuple(_in_stored_keys(tensor, found.made) for tensor in plan.tensors)
     return evolve(plan, tensors=tensors, leftovers=leftovers)
@@ -119,7 +119,7 @@ def _leftover(item: LeftoverKey, entry: EntryFacts, globs: Sequence[tuple[str, r
     return found if glob is None or found.reason != "unexpected" else evolve(found, reason="excluded", pattern=glob)
 
 
-def _in_stored_keys(tensor: TensorPlan, made: Mapping[str, Made]) -> TensorPlan:
+def _in_stored_keys(tensor: TensorPlan, made: Mapping[str, Derived]) -> TensorPlan:
     keys = tuple(dict.fromkeys(key for source in tensor.sources for key in made[source].keys))
     before = tuple(name for source in tensor.sources[:1] for name in made[source].operations)
     return msgspec.structs.replace(tensor, sources=keys, operations=(*before, *tensor.operations))

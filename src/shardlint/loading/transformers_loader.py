@@ -14,7 +14,7 @@ from typing import Any
 
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
-from .loader import Converted, Ignored, LiveTensor, PlanUnknownError, Recipe, Routes
+from .loader import Converted, Ignored, LoadRecipe, PlannedTarget, PlanUnknownError, Routes
 from .recorded_conversions import pristine, recorded_list, signature
 
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
@@ -43,7 +43,7 @@ def guarded(what: str, call: Callable[[], Any]) -> Any:
         raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
 
 
-class TransformersRules:
+class TransformersLoader:
     """
     The rules for one `PreTrainedModel`.
 
@@ -91,7 +91,9 @@ class TransformersRules:
         self._rename = rename_source_key
         self._prefix = str(self._model.base_model_prefix or "")
         # Two converters may share a source pattern: the loader matches with the first and keeps the last.
-        self._by_pattern = {pattern: item for item in self._converters for pattern in item.source_patterns}
+        self._by_pattern = {
+            pattern: converter for converter in self._converters for pattern in converter.source_patterns
+        }
 
     def _only_recorded(self, renaming: type) -> Sequence[Any]:
         """
@@ -109,22 +111,22 @@ class TransformersRules:
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
         return sorted(keys, key=self._natural_key)
 
-    def routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+    def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         found: Routes = guarded("renaming keys", lambda: self._routes(keys, live))
         return found
 
-    def _routes(self, keys: Sequence[str], live: Mapping[str, LiveTensor]) -> Routes:
+    def _routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         names = list(keys)
         for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
             if self._may_match(renaming, names):
                 names = [renaming.rename_source_key(name)[0] for name in names]
-        converters = [item for item in self._converters if self._may_match(item, names)]
-        recipes: dict[int, Recipe] = {}
+        converters = [converter for converter in self._converters if self._may_match(converter, names)]
+        recipes: dict[int, LoadRecipe] = {}
         for position, key in enumerate(keys):
             name, pattern = self._route(key, names[position], converters, live)
             names[position] = name
             if pattern is not None:
-                recipes[position] = Recipe(self._by_pattern[pattern], pattern)
+                recipes[position] = LoadRecipe(self._by_pattern[pattern], pattern)
         return Routes(names, recipes)
 
     def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
@@ -140,7 +142,7 @@ class TransformersRules:
         return re.search(pattern, text, re.MULTILINE) is not None
 
     def _route(
-        self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, LiveTensor]
+        self, key: str, name: str, converters: Sequence[Any], live: Mapping[str, PlannedTarget]
     ) -> tuple[str, str | None]:
         pattern = None
         for converter in converters:
@@ -152,7 +154,7 @@ class TransformersRules:
             return self._with_prefix(key, live), None
         return name, pattern
 
-    def _with_prefix(self, name: str, live: Mapping[str, LiveTensor]) -> str:
+    def _with_prefix(self, name: str, live: Mapping[str, PlannedTarget]) -> str:
         if name.startswith(self._prefix) or f"{self._prefix}.{name}" in live:
             found = str(self._rename(name, [], [], self._prefix, live)[0])
             if found != name and name in live:
@@ -255,7 +257,7 @@ class TransformersRules:
         return found
 
     def round_trips(
-        self, sources: Mapping[str, str], live: Mapping[str, LiveTensor]
+        self, sources: Mapping[str, str], live: Mapping[str, PlannedTarget]
     ) -> tuple[Sequence[RoundTrip], int]:
         try:
             reverse = [item.reverse_transform() for item in self._mapping[::-1] if item.was_used()]

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from attrs import frozen
 
-from ..diagnostics import Origin, PackFault
+from ..diagnostics import PackFault, PackOrigin
 from .hookspecs import ENTRY_POINT_GROUP
 
 _ISSUE_LABELS = ("issues", "issue tracker", "bug tracker", "bugs", "tracker", "bug reports", "support")
 
 
 @frozen(kw_only=True)
-class Source:
+class PackSource:
     """One pack that was found. `load` runs the pack's code and returns the module or object with the hooks."""
 
-    origin: Origin
+    origin: PackOrigin
     location: str
     load: Callable[[], object]
     local: bool = False
@@ -33,7 +33,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def installed_sources(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[Source]:
+def installed_sources(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[PackSource]:
     """The packs among `entry_points` (of every installed distribution when None), ordered by pack and distribution."""
     found = list(_entry_points() if entry_points is None else entry_points)
     sources = [_installed(entry) for entry in found if entry.group == ENTRY_POINT_GROUP]
@@ -88,16 +88,16 @@ def _parsed(dist: metadata.Distribution, text: str) -> Iterator[metadata.EntryPo
                 yield entry._for(dist)  # type: ignore[attr-defined]
 
 
-def _installed(entry: metadata.EntryPoint) -> Source:
+def _installed(entry: metadata.EntryPoint) -> PackSource:
     about = entry.dist.metadata if entry.dist else None  # parsed anew at every access
-    origin = Origin(
+    origin = PackOrigin(
         pack=entry.name,
         dist=(about["Name"] or "unnamed distribution") if about else "",
         version=(about["Version"] or "unknown version") if about else "",
         root=root_of(entry.value.partition(":")[0].strip()),
         issues_url=_issues_url(about.get_all("Project-URL") or ()) if about else "",
     )
-    return Source(origin=origin, location=entry.value, load=entry.load)
+    return PackSource(origin=origin, location=entry.value, load=entry.load)
 
 
 def _issues_url(project_urls: Iterable[str]) -> str:
@@ -128,11 +128,11 @@ def root_of(module_name: str) -> str:
     return ""
 
 
-def local_source(path: Path) -> Source:
+def local_source(path: Path) -> PackSource:
     """A local pack: a `.py` file, or a folder with an `__init__.py`. Whether it is there is found out on loading."""
     path = path.resolve()
-    origin = Origin(pack=path.stem, root=str(path))
-    return Source(origin=origin, location=str(path), load=lambda: _load_local(path), local=True)
+    origin = PackOrigin(pack=path.stem, root=str(path))
+    return PackSource(origin=origin, location=str(path), load=lambda: _load_local(path), local=True)
 
 
 def _load_local(path: Path) -> object:

@@ -14,11 +14,11 @@ import pluggy
 from attrs import define, evolve, field
 
 from .._version import __version__
-from ..diagnostics import Origin, PackFault, code_frame, pack_failed
+from ..diagnostics import PackFault, PackOrigin, code_frame, pack_failed
 from ..facts import Section
 from ..names import did_you_mean
 from ..rule import Finding, Phase, Rule
-from .discovery import Source
+from .discovery import PackSource
 from .hookspecs import API_VERSION, OLDEST_API, PROJECT, PackInfo, ShardlintSpec
 from .registry import (
     ContractProvider,
@@ -42,8 +42,8 @@ _FORMAT_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
 class LoadedPack:
     """What one pack brings, and what went wrong with it. Filled step by step while it loads."""
 
-    source: Source
-    origin: Origin
+    source: PackSource
+    origin: PackOrigin
     info: PackInfo | None = None
     rules: list[RegisteredRule] = field(factory=list)
     collectors: list[RegisteredCollector] = field(factory=list)
@@ -89,7 +89,7 @@ class LoadedPack:
             self.failures.append(pack_failed(self.origin, name, error))
 
 
-def load_pack(source: Source) -> LoadedPack:
+def load_pack(source: PackSource) -> LoadedPack:
     """Load the pack that `source` found. Never raises for what the pack does wrong."""
     pack = LoadedPack(source=source, origin=source.origin)
     manager = pluggy.PluginManager(PROJECT)
@@ -151,7 +151,7 @@ def _misfit(manager: pluggy.PluginManager, plugin: object) -> PackFault | None:
     return None
 
 
-def _check_api(info: PackInfo, origin: Origin, frame: str) -> None:
+def _check_api(info: PackInfo, origin: PackOrigin, frame: str) -> None:
     api = info.api
     if type(api) is not int:  # nor a bool
         raise PackFault(f"PackInfo.api must be an integer, got {api!r}", frame)
@@ -210,7 +210,7 @@ def _check_identity(info: PackInfo, pack: LoadedPack, frame: str) -> None:
         raise PackFault(text, frame)
 
 
-def is_builtin(origin: Origin) -> bool:
+def is_builtin(origin: PackOrigin) -> bool:
     """Whether this is shardlint's own pack: its name in its own distribution, which nobody else may use."""
     return origin.pack == BUILTIN_PACK and origin.dist == BUILTIN_PACK
 
@@ -227,15 +227,15 @@ def _items(result: object, hook: str, what: str, frame: str) -> tuple[Any, ...]:
     return tuple(result)
 
 
-def _rules(manager: pluggy.PluginManager, origin: Origin, prefix: str) -> Iterator[RegisteredRule]:
+def _rules(manager: pluggy.PluginManager, origin: PackOrigin, prefix: str) -> Iterator[RegisteredRule]:
     for result, frame in _call(manager, "shardlint_rules"):
         # The same class twice is one rule; order is the pack's own.
-        for item in dict.fromkeys(_items(result, "shardlint_rules()", "Rule classes", frame)):
-            _check_rule(item, origin, prefix, frame)
-            yield RegisteredRule(rule_class=item, **origin_fields(origin))
+        for fromkey in dict.fromkeys(_items(result, "shardlint_rules()", "Rule classes", frame)):
+            _check_rule(fromkey, origin, prefix, frame)
+            yield RegisteredRule(rule_class=fromkey, **origin_fields(origin))
 
 
-def _check_rule(item: object, origin: Origin, prefix: str, frame: str) -> None:
+def _check_rule(item: object, origin: PackOrigin, prefix: str, frame: str) -> None:
     if not (inspect.isclass(item) and issubclass(item, Rule)):
         got = f"the instance {item!r}" if isinstance(item, Rule) else repr(item)
         raise PackFault(f"shardlint_rules() must return subclasses of shardlint.Rule, it returned {got}", frame)
@@ -251,7 +251,7 @@ def _check_rule(item: object, origin: Origin, prefix: str, frame: str) -> None:
         raise PackFault(f"rule {item.code} {item.name} is of phase ENGINE, which is for shardlint itself", frame)
 
 
-def _collectors(manager: pluggy.PluginManager, origin: Origin) -> Iterator[RegisteredCollector]:
+def _collectors(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[RegisteredCollector]:
     for result, frame in _call(manager, "shardlint_collectors"):
         for item in _items(result, "shardlint_collectors()", "collectors", frame):
             name, section = getattr(item, "name", None), getattr(item, "section", None)
@@ -263,7 +263,7 @@ def _collectors(manager: pluggy.PluginManager, origin: Origin) -> Iterator[Regis
             yield RegisteredCollector(name=name, section=str(section), collector=item, **origin_fields(origin))
 
 
-def _reporters(manager: pluggy.PluginManager, origin: Origin) -> Iterator[RegisteredReporter]:
+def _reporters(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[RegisteredReporter]:
     for result, frame in _call(manager, "shardlint_reporters"):
         if not isinstance(result, Mapping):
             text = "shardlint_reporters() must return a mapping of format names to callables"
@@ -275,7 +275,7 @@ def _reporters(manager: pluggy.PluginManager, origin: Origin) -> Iterator[Regist
             yield RegisteredReporter(name=name, reporter=reporter, **origin_fields(origin))
 
 
-def _providers(manager: pluggy.PluginManager, origin: Origin) -> Iterator[ContractProvider]:
+def _providers(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[ContractProvider]:
     for impl in manager.hook.shardlint_contracts.get_hookimpls():
         call = _with_arguments(impl.function, tuple(impl.argnames))
         yield ContractProvider(call=call, frame=_frame_of(impl.function), **origin_fields(origin))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from ..diagnostics import Origin, PackFault, duplicate, pack_failed
+from ..diagnostics import PackFault, PackOrigin, duplicate, pack_failed
 from ..names import did_you_mean
 from ..rule import Finding
-from .discovery import Source, installed_sources, local_source, normalized
+from .discovery import PackSource, installed_sources, local_source, normalized
 from .loading import BUILTIN_PACK, LoadedPack, is_builtin, load_pack
 from .registry import PackState, PackStatus, RegisteredReporter, RegisteredRule, Registry
 
@@ -71,11 +71,11 @@ def load_packs(
     return _registry(packs, disabled, requirements)
 
 
-def _builtin_first(sources: list[Source]) -> list[Source]:
+def _builtin_first(sources: list[PackSource]) -> list[PackSource]:
     return sorted(sources, key=lambda source: not is_builtin(source.origin))
 
 
-def _disabled(source: Source) -> PackStatus:
+def _disabled(source: PackSource) -> PackStatus:
     origin = source.origin
     return PackStatus(
         name=origin.pack,
@@ -187,7 +187,7 @@ def _unmet(requirements: Iterable[Requirement], statuses: Sequence[PackStatus]) 
         problem = _problem(requirement, known, statuses)
         if problem:
             status = known[0] if known else PackStatus(name=requirement.name, status=PackState.FAILED)
-            origin = Origin(pack=status.name, dist=status.dist, version=status.version)
+            origin = PackOrigin(pack=status.name, dist=status.dist, version=status.version)
             findings.append(pack_failed(origin, "require", PackFault(problem)))
     return findings
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, fields, frozen
 
-from ..diagnostics import Origin, describe_error, last_frame
+from ..diagnostics import PackOrigin, describe_error, last_frame
 from ..rule import Cost, Finding, Phase, Rule, Severity
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PackStatus:
 
 
 @frozen(kw_only=True)
-class RegisteredRule(Origin):
+class RegisteredRule(PackOrigin):
     """A rule class that may be selected, and where it comes from."""
 
     rule_class: type[Rule]
@@ -83,7 +83,7 @@ class RegisteredRule(Origin):
 
 
 @frozen(kw_only=True)
-class RegisteredCollector(Origin):
+class RegisteredCollector(PackOrigin):
     """A pack's collector: `section` is the facts section that its `collect` adds to."""
 
     name: str
@@ -96,7 +96,7 @@ class RegisteredCollector(Origin):
 
 
 @frozen(kw_only=True)
-class RegisteredReporter(Origin):
+class RegisteredReporter(PackOrigin):
     """A pack's output format."""
 
     name: str
@@ -108,7 +108,7 @@ class RegisteredReporter(Origin):
 
 
 @frozen(kw_only=True)
-class ContractProvider(Origin):
+class ContractProvider(PackOrigin):
     """A pack's implementation of `shardlint_contracts`; `call` takes the query."""
 
     call: Callable[[ContractQuery], object] = field(eq=False)
@@ -116,7 +116,7 @@ class ContractProvider(Origin):
 
 
 @frozen(kw_only=True)
-class ContractAnswer(Origin):
+class ContractAnswer(PackOrigin):
     """
     What one provider answered: a contract, or how it failed (`error`, one sentence; `frame`, the place in the pack).
     """
@@ -178,10 +178,10 @@ def _ask(provider: ContractProvider, query: ContractQuery) -> ContractAnswer | N
     return _answer(provider, error=wrong, frame=provider.frame)
 
 
-def _answer(origin: Origin, **parts: Any) -> ContractAnswer:
+def _answer(origin: PackOrigin, **parts: Any) -> ContractAnswer:
     return ContractAnswer(**origin_fields(origin), **parts)
 
 
-def origin_fields(origin: Origin) -> dict[str, Any]:
-    """The fields of an `Origin` (or of something that has one), to build another of its kind."""
-    return {item.name: getattr(origin, item.name) for item in fields(Origin)}
+def origin_fields(origin: PackOrigin) -> dict[str, Any]:
+    """The fields of an `PackOrigin` (or of something that has one), to build another of its kind."""
+    return {item.name: getattr(origin, item.name) for item in fields(PackOrigin)}

@@ -18,7 +18,7 @@ from attrs import evolve, frozen
 from ..facts import Facts, RankDifference, RanksFacts
 from ..facts.sharding import EXPERT, OwnershipFacts, ShardingFacts, placement_texts
 from ..names import natural_key, ranges
-from .store import Ask, Place, converse
+from .store import Ask, RankPlace, converse
 
 BUCKETS = 16
 CLASSES = 16
@@ -33,7 +33,7 @@ Rows = dict[str, tuple[str, ...]]
 
 
 @frozen(kw_only=True)
-class Summary:
+class RankSummary:
     """
     What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges.
 
@@ -55,7 +55,7 @@ class _Table:
     fields: tuple[str, ...]
     own: Rows
 
-    def digests(self, said: Summary) -> tuple[str, ...]:
+    def digests(self, said: RankSummary) -> tuple[str, ...]:
         """What a rank said about this table."""
         return said.runtime if self.name == "runtime" else said.digests
 
@@ -68,11 +68,11 @@ class _Question:
     buckets: tuple[int, ...]
 
 
-def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
+def compare_ranks(place: RankPlace, facts: Facts, timeout: float) -> RanksFacts:
     """
     Return what the ranks do not agree about, the same on every rank. Every rank must call it.
 
-    Raises `RanksError` when a rank failed, died or did not come within `timeout` seconds.
+    Raises `JobError` when a rank failed, died or did not come within `timeout` seconds.
     """
     tables = {
         "parameters": _Table("parameters", FIELDS, rows_of(facts.sharding)),
@@ -88,7 +88,7 @@ def compare_ranks(place: Place, facts: Facts, timeout: float) -> RanksFacts:
         return msgspec.json.encode(_rows_in(tables[asked.table].own, asked.buckets)).decode()
 
     def lead(messages: list[str], ask: Ask) -> str:
-        said = [msgspec.json.decode(text, type=Summary) for text in messages]
+        said = [msgspec.json.decode(text, type=RankSummary) for text in messages]
         return msgspec.json.encode(_compared(said, tables, ask)).decode()
 
     return msgspec.json.decode(converse(place, message, lead=lead, answer=answer, timeout=timeout), type=RanksFacts)
@@ -130,13 +130,13 @@ def _row(sharding: ShardingFacts, record: OwnershipFacts, place: str) -> tuple[s
     )
 
 
-def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> Summary:
+def summary_of(sharding: ShardingFacts | None, rows: Rows, rank: int) -> RankSummary:
     """The first message of a rank."""
     peers = {rank}
     if sharding is not None:
         peers.update(number for mesh in sharding.meshes for number in mesh.ranks)
-        peers.update(number for item in sharding.reductions for number in item.ranks or ())
-    return Summary(digests=_digests(rows), peers=ranges(peers), built=sharding is not None)
+        peers.update(number for reduction in sharding.reductions for number in reduction.ranks or ())
+    return RankSummary(digests=_digests(rows), peers=ranges(peers), built=sharding is not None)
 
 
 def _digests(rows: Rows) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ def _digests(rows: Rows) -> tuple[str, ...]:
     hashes = [hashlib.blake2b(digest_size=8) for _ in range(BUCKETS)]
     for name in sorted(rows):
         hashes[bucket_of(name)].update("\x1f".join((name, *rows[name], "")).encode("utf-8", "backslashreplace"))
-    return tuple(item.hexdigest() for item in hashes)
+    return tuple(digest.hexdigest() for digest in hashes)
 
 
 def runtime_rows(facts: Facts) -> Rows:
@@ -164,9 +164,9 @@ def runtime_rows(facts: Facts) -> Rows:
     experts = {record.fqn for record in facts.sharding.parameters if record.domain == EXPERT} if facts.sharding else ()
     parts = {name for unit in runtime.units if unit.kind == "fsdp1" for name in unit.parameters}
     parts = {name for name in parts if not name.endswith("_flat_param")}
-    for item in runtime.gradients:
-        if item.fqn not in experts and item.fqn not in parts:
-            rows[f"gradient {item.fqn}"] = ("", _yes(item.present > 0))
+    for gradient in runtime.gradients:
+        if gradient.fqn not in experts and gradient.fqn not in parts:
+            rows[f"gradient {gradient.fqn}"] = ("", _yes(gradient.present > 0))
     return rows
 
 
@@ -184,7 +184,7 @@ def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
     return {name: row for name, row in rows.items() if bucket_of(name) in wanted}
 
 
-def _compared(said: Sequence[Summary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
+def _compared(said: Sequence[RankSummary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
     groups = groups_of([_numbers(item.peers) for item in said])
     groups = [built for group in groups if (built := [rank for rank in group if said[rank].built])]
     traced = [rank for rank, item in enumerate(said) if item.runtime]
@@ -232,7 +232,7 @@ def _numbers(text: str) -> Iterator[int]:
         yield from range(int(low), int(high or low) + 1)
 
 
-def _differences(group: list[int], said: Sequence[Summary], table: _Table, ask: Ask) -> Iterator[RankDifference]:
+def _differences(group: list[int], said: Sequence[RankSummary], table: _Table, ask: Ask) -> Iterator[RankDifference]:
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank in group:
         alike.setdefault(table.digests(said[rank]), []).append(rank)

@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 from attrs import define, field
 
-from .store import Place, RanksError, expect_no_more, joined_place
+from .store import JobError, RankPlace, expect_no_more, joined_place
 
 BEAT_SECONDS = 2.0
 WAIT_SECONDS = 0.1
@@ -75,11 +75,11 @@ class Exchange:
     def __init__(self, *, limit: float = 60.0, name: str = "weights", stop: Callable[[], bool] | None = None) -> None:
         try:
             place = joined_place()
-        except RanksError as error:
+        except JobError as error:
             raise RankError(next(iter(error.causes)), str(error)) from error
         self.rank = 0 if place is None else place.rank
         self.world_size = 1 if place is None else place.world_size
-        self._place = None if place is None else Place(place.store, place.rank, place.world_size)
+        self._place = None if place is None else RankPlace(place.store, place.rank, place.world_size)
         self._prefix = f"shardlint/{name}/{next(_CALLS)}"
         self._longest = limit
         self._stop = stop
@@ -116,7 +116,7 @@ class Exchange:
         """Tell the other ranks, with the next beat, that this one has got on. Cheap, from any thread."""
         self._step = next(self._steps)
 
-    def _beat(self, place: Place) -> None:
+    def _beat(self, place: RankPlace) -> None:
         for count in itertools.count(1):
             if self._done.wait(BEAT_SECONDS):
                 return
@@ -125,7 +125,7 @@ class Exchange:
             except Exception:  # the job is going down; the waiting rank says so
                 return
 
-    def _set_beat(self, place: Place, count: int) -> None:
+    def _set_beat(self, place: RankPlace, count: int) -> None:
         place.store.set(f"{self._prefix}/beat/{self.rank}", f"{count} {self._step}")
 
     def gather(self, blob: bytes) -> list[bytes]:

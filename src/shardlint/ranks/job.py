@@ -20,7 +20,7 @@ from .merge_reports import RanksReport, decode_report, digest_source, encode_rep
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
-    from .store import Ask, Place
+    from .store import Ask, RankPlace
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others."""
@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT = 120.0
 class Job:
     """The job that this process is a rank of. Every rank must call the same methods in the same order."""
 
-    place: Place
+    place: RankPlace
     timeout: float = DEFAULT_TIMEOUT
 
     @classmethod
@@ -38,7 +38,7 @@ class Job:
         """
         The job of this process; None when it is alone, or when `timeout` is 0: then each rank lints for itself.
 
-        Raises `RanksError` when there is a job that cannot be joined.
+        Raises `JobError` when there is a job that cannot be joined.
         """
         from .store import place_in_job
 
@@ -47,7 +47,7 @@ class Job:
 
     def share(self, facts: Facts) -> Facts:
         """
-        The facts with what the ranks do not agree about. Raises `RanksError` as `agree` does.
+        The facts with what the ranks do not agree about. Raises `JobError` as `agree` does.
 
         Each rank keeps its own facts; what is compared are digests first, and rows only where those differ.
         """
@@ -65,7 +65,7 @@ class Job:
         """
         One report for the job, the same on every rank: findings name the ranks that they concern.
 
-        Raises `RanksError` when a rank failed, died or did not come in time.
+        Raises `JobError` when a rank failed, died or did not come in time.
         """
         from .store import converse
 
@@ -86,7 +86,7 @@ class Job:
         return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
 
     def meet(self) -> None:
-        """Return once every rank is here. Raises `RanksError` as `agree` does."""
+        """Return once every rank is here. Raises `JobError` as `agree` does."""
         from .store import converse
 
         converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
@@ -121,7 +121,7 @@ def lint_in_job(
     """
     Collect and judge on this rank, compare with the others, and agree on one report; alone, just collect and judge.
 
-    What `collect` or `judge` raises is raised here and ends the other ranks with a `RanksError` that says it.
+    What `collect` or `judge` raises is raised here and ends the other ranks with a `JobError` that says it.
     """
     with telling_others(timeout):
         facts, live = collect()
@@ -140,9 +140,9 @@ def telling_others(timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        from .store import RanksError, fail, place_in_job
+        from .store import JobError, fail, place_in_job
 
-        if timeout > 0 and not isinstance(error, RanksError):
+        if timeout > 0 and not isinstance(error, JobError):
             with contextlib.suppress(Exception):  # the block's own error must get out, whatever the store does
                 place = place_in_job(min(timeout, 5.0))
                 if place is not None:

@@ -53,7 +53,7 @@ def _dec_hook(kind: type, value: object) -> Any:
 
 def digest_source(report: Report) -> str:
     """What two ranks must share to be of one opinion: everything but times."""
-    still = tuple(evolve(item, seconds=0.0) for item in report.outcomes)
+    still = tuple(evolve(outcome, seconds=0.0) for outcome in report.outcomes)
     return encode_report(evolve(report, seconds=0.0, outcomes=still))
 
 
@@ -117,11 +117,11 @@ def _outcomes(reports: Sequence[RanksReport], findings: Sequence[Finding]) -> tu
     for finding in findings:
         counts[finding.code] = counts.get(finding.code, 0) + 1
     known: dict[str, tuple[Outcome, int]] = {}
-    for item in reports:
-        for outcome in item.report.outcomes:
+    for report in reports:
+        for outcome in report.report.outcomes:
             before = known.get(outcome.code)
             if before is None or _WORSE.index(outcome.status) < _WORSE.index(before[0].status):
-                known[outcome.code] = (outcome, item.ranks[0])
+                known[outcome.code] = (outcome, report.ranks[0])
     return tuple(
         evolve(
             outcome,

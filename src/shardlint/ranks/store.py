@@ -46,7 +46,7 @@ class Store(Protocol):
         """Free a key; a store may not be able to."""
 
 
-class RanksError(Exception):
+class JobError(Exception):
     """
     Some ranks failed, died, or did not come: nothing was judged.
 
@@ -63,7 +63,7 @@ class RanksError(Exception):
 
 
 @define
-class Place:
+class RankPlace:
     """
     This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
 
@@ -103,7 +103,7 @@ class Place:
 
 
 @frozen(kw_only=True)
-class Say:
+class Request:
     """What rank 0 tells the others: `ask` some of them for more, the `result`, or that the round `failed`."""
 
     kind: str
@@ -113,37 +113,37 @@ class Say:
 
 
 @frozen(kw_only=True)
-class Hear:
+class Reply:
     """What a rank says: its message, or the error that it met instead."""
 
     body: str = ""
     error: str | None = None
 
 
-_SAY = msgspec.json.Decoder(Say)
-_HEAR = msgspec.json.Decoder(Hear)
-_places: dict[int, Place] = {}
+_SAY = msgspec.json.Decoder(Request)
+_HEAR = msgspec.json.Decoder(Reply)
+_places: dict[int, RankPlace] = {}
 
 Ask = Callable[[Iterable[int], str], dict[int, str]]
-"""Rank 0's question to some ranks: their answers by rank. Raises `RanksError` when one of them does not answer."""
+"""Rank 0's question to some ranks: their answers by rank. Raises `JobError` when one of them does not answer."""
 
 
-def place_in_job(timeout: float) -> Place | None:
+def place_in_job(timeout: float) -> RankPlace | None:
     """
     This process's place in its job; None when it is alone.
 
     Without a process group but under torchrun, the rendezvous of the environment is joined, which makes no group.
-    Raises `RanksError` when there is a job whose store cannot be had.
+    Raises `JobError` when there is a job whose store cannot be had.
     """
     distributed = _running_group()
     return _place_of_environment(timeout) if distributed is None else _place_in_group(distributed)
 
 
-def joined_place() -> Place | None:
+def joined_place() -> RankPlace | None:
     """
     The place in the running process group, else in the job that `place_in_job` has joined; None when alone.
 
-    Unlike `place_in_job` it never waits for a rendezvous. Raises `RanksError` as that does.
+    Unlike `place_in_job` it never waits for a rendezvous. Raises `JobError` as that does.
     """
     distributed = _running_group()
     return _places.get(0) if distributed is None else _place_in_group(distributed)
@@ -162,7 +162,7 @@ def _running_group() -> Any:
     return distributed if running else None
 
 
-def _place_in_group(distributed: Any) -> Place | None:
+def _place_in_group(distributed: Any) -> RankPlace | None:
     world = int(distributed.get_world_size())
     if world < 2 or distributed.get_backend() == "fake":
         return None
@@ -177,10 +177,10 @@ def _group_store(distributed: Any) -> Store:
     with contextlib.suppress(Exception):
         found: Store = module._world.pg_map[module._get_default_group()][1]
         return found
-    raise RanksError({int(distributed.get_rank()): "this torch does not give access to the store of its process group"})
+    raise JobError({int(distributed.get_rank()): "this torch does not give access to the store of its process group"})
 
 
-def _place_of_environment(timeout: float) -> Place | None:
+def _place_of_environment(timeout: float) -> RankPlace | None:
     wanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if any(name not in os.environ for name in wanted) or os.environ["WORLD_SIZE"] in ("", "0", "1"):
         return None
@@ -194,17 +194,17 @@ def _place_of_environment(timeout: float) -> Place | None:
         limit = datetime.timedelta(seconds=max(1.0, timeout))
         store, rank, world = next(distributed.rendezvous("env://", timeout=limit))
     except Exception as error:
-        raise RanksError({rank: f"no rendezvous under torchrun: {type(error).__name__}: {error}"}) from error
+        raise JobError({rank: f"no rendezvous under torchrun: {type(error).__name__}: {error}"}) from error
     prefixed: Any = distributed.PrefixStore("shardlint", store)
-    _places[0] = Place(prefixed, int(rank), int(world))
+    _places[0] = RankPlace(prefixed, int(rank), int(world))
     return _places[0]
 
 
-def _known_place(store: Store, rank: int, world: int) -> Place:
+def _known_place(store: Store, rank: int, world: int) -> RankPlace:
     """The place of this store: turns are counted for as long as the process lives."""
     known = _places.get(1)
     if known is None or known.rank != rank or known.world_size != world or not _same(known.store, store):
-        known = _places[1] = Place(store, rank, world)
+        known = _places[1] = RankPlace(store, rank, world)
     return known
 
 
@@ -213,7 +213,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def converse(
-    place: Place,
+    place: RankPlace,
     message: str,
     *,
     lead: Callable[[list[str], Ask], str],
@@ -224,7 +224,7 @@ def converse(
     Say `message` on every rank, let rank 0 make one result of all of them, and return it on every rank.
 
     `lead(messages, ask)` runs on rank 0, `answer(question)` on a rank that it asks. Takes at most `timeout` seconds of
-    waiting for other ranks (on other ranks than 0 a few more). Raises `RanksError` on every rank that is left when
+    waiting for other ranks (on other ranks than 0 a few more). Raises `JobError` on every rank that is left when
     one failed, died or did not come.
     """
     turn = _Turn(place, timeout)
@@ -234,18 +234,18 @@ def converse(
         place.gone.clear()  # who comes back to the next turn is waited for again
 
 
-def fail(place: Place, error: BaseException) -> None:
+def fail(place: RankPlace, error: BaseException) -> None:
     """Tell the other ranks that this one met an error instead of having something to say. Does not wait for them."""
     turn, text = _Turn(place, 0.0), f"{type(error).__name__}: {error}"[:2000]
     with contextlib.suppress(Exception):  # the store may be what failed, and the error itself must get out
         if place.rank == 0:
-            turn.say(Say(kind="failed", causes=((0, text),)))
+            turn.say(Request(kind="failed", causes=((0, text),)))
         else:
-            place.put(turn.key("hear", place.rank), msgspec.json.encode(Hear(error=text)))
+            place.put(turn.key("hear", place.rank), msgspec.json.encode(Reply(error=text)))
 
 
 class _Turn:
-    def __init__(self, place: Place, timeout: float) -> None:
+    def __init__(self, place: RankPlace, timeout: float) -> None:
         self.place, self.timeout = place, timeout
         self.turn = place.turn + 1
         self.missed = self.skip_ended() if place.rank != 0 else None
@@ -253,7 +253,7 @@ class _Turn:
         place.turn, place.said = self.turn, 0
         self.until = time.monotonic() + timeout
 
-    def skip_ended(self) -> Say | None:
+    def skip_ended(self) -> Request | None:
         """Go to the last of the turns that ended before this rank came, so that the next one is in step again."""
         ended = None
         while self.place.store.check([self.key("end")]):
@@ -266,7 +266,7 @@ class _Turn:
     def key(self, *parts: object, turn: int | None = None) -> str:
         return "/".join(("shardlint", str(turn or self.turn), *map(str, parts)))
 
-    def say(self, what: Say) -> None:
+    def say(self, what: Request) -> None:
         self.place.put(self.key("say", self.said), msgspec.json.encode(what))
         self.said += 1
         self.place.said = self.said
@@ -279,20 +279,20 @@ class _Turn:
             heard = {0: message, **self.hear(range(1, self.place.world_size), "hear")}
             self.forget()
             result = lead([heard[rank] for rank in sorted(heard)], self.ask)
-        except RanksError as error:
-            self.say(Say(kind="failed", causes=tuple(error.causes.items())))
+        except JobError as error:
+            self.say(Request(kind="failed", causes=tuple(error.causes.items())))
             raise
         except BaseException as error:
-            self.say(Say(kind="failed", causes=((0, f"{type(error).__name__}: {error}"),)))
+            self.say(Request(kind="failed", causes=((0, f"{type(error).__name__}: {error}"),)))
             raise
-        self.say(Say(kind="result", body=result))
+        self.say(Request(kind="result", body=result))
         return result
 
     def ask(self, ranks: Iterable[int], question: str) -> dict[int, str]:
         wanted = tuple(sorted(set(ranks)))
         self.until = time.monotonic() + self.timeout
         number = self.said
-        self.say(Say(kind="ask", body=question, ranks=wanted))
+        self.say(Request(kind="ask", body=question, ranks=wanted))
         return self.hear(wanted, "answer", number)
 
     def hear(self, ranks: Iterable[int], *parts: object) -> dict[int, str]:
@@ -309,7 +309,7 @@ class _Turn:
                 causes[rank] = found.error
             heard[rank] = found.body
         if causes:
-            raise RanksError(causes)
+            raise JobError(causes)
         return heard
 
     def forget(self) -> None:
@@ -323,19 +323,19 @@ class _Turn:
     def as_follower(self, message: str, answer: Callable[[str], str]) -> str:
         place = self.place
         if self.missed is not None:
-            raise RanksError(dict(self.missed.causes))
-        place.put(self.key("hear", place.rank), msgspec.json.encode(Hear(body=message)))
+            raise JobError(dict(self.missed.causes))
+        place.put(self.key("hear", place.rank), msgspec.json.encode(Reply(body=message)))
         while True:
             say = self.next_say()
             if say.kind == "failed":
-                raise RanksError(dict(say.causes))
+                raise JobError(dict(say.causes))
             if say.kind == "result":
                 return say.body
             if place.rank in say.ranks:
                 answered = msgspec.json.encode(_answered(answer, say.body))
                 place.put(self.key("answer", self.said - 1, place.rank), answered)
 
-    def next_say(self) -> Say:
+    def next_say(self) -> Request:
         # Rank 0 may have come later than this rank and waits as long, so it gets its own time, and a little more.
         key = self.key("say", self.said)
         why = self.place.gone.get(0)
@@ -343,19 +343,19 @@ class _Turn:
         try:
             came = self.place.await_key(key, until)
             if not came and why is not None:
-                raise RanksError({0: why})
+                raise JobError({0: why})
             if not came:
                 absent = self.absent()
                 came = 0 not in absent and self.place.await_key(key, time.monotonic() + self.timeout + 5.0)
             if came:
                 self.said += 1
                 return _SAY.decode(self.place.take(key))
-        except RanksError:
+        except JobError:
             raise
         except Exception as error:
             cause = f"the store of the job is gone, so its host has died: {type(error).__name__}: {error}"
-            raise RanksError({0: cause[:500]}) from error
-        raise RanksError(dict.fromkeys(absent or [0], f"did not take part within {self.timeout:g} s"))
+            raise JobError({0: cause[:500]}) from error
+        raise JobError(dict.fromkeys(absent or [0], f"did not take part within {self.timeout:g} s"))
 
     def absent(self) -> list[int]:
         """The ranks that have not said anything in this turn; rank 0 says its first word to everybody."""
@@ -365,8 +365,8 @@ class _Turn:
         return found if started else [0, *found]
 
 
-def _answered(answer: Callable[[str], str], question: str) -> Hear:
+def _answered(answer: Callable[[str], str], question: str) -> Reply:
     try:
-        return Hear(body=answer(question))
+        return Reply(body=answer(question))
     except Exception as error:
-        return Hear(error=f"{type(error).__name__}: {error}")
+        return Reply(error=f"{type(error).__name__}: {error}")

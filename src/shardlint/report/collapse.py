@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?<![\w./\\-])(?=(?:\d+\.)*[^\W\d])\w+(?:\.\w+)+")
 
 
 @frozen
-class Group:
+class FindingGroup:
     """Findings that are shown as one row: `subject` and `message` name them all."""
 
     findings: tuple[Finding, ...]
@@ -33,7 +33,7 @@ class Group:
         return self.findings[0]
 
 
-def groups(findings: Sequence[Finding], *, collapse: bool = True) -> list[Group]:
+def groups(findings: Sequence[Finding], *, collapse: bool = True) -> list[FindingGroup]:
     """
     The rows for `findings` of one rule, in report order.
 
@@ -41,10 +41,10 @@ def groups(findings: Sequence[Finding], *, collapse: bool = True) -> list[Group]
     there. Findings that differ in anything but the numbers of dotted names are rows of their own.
     """
     if not collapse:
-        return [Group((item,), item.subject, item.message, item.evidence) for item in findings]
+        return [FindingGroup((finding,), finding.subject, finding.message, finding.evidence) for finding in findings]
     families: dict[Any, list[Finding]] = {}
-    for item in findings:
-        families.setdefault(_family(item), []).append(item)
+    for finding in findings:
+        families.setdefault(_family(finding), []).append(finding)
     rows = [row for family in families.values() for row in _rows(family)]
     return sorted(rows, key=lambda row: natural_key(row.first.subject))
 
@@ -74,15 +74,15 @@ def _value_template(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
-def _rows(family: Sequence[Finding]) -> Iterator[Group]:
+def _rows(family: Sequence[Finding]) -> Iterator[FindingGroup]:
     """The rows of findings that agree in all but numbers: one for every exact product of their subjects."""
     by_subject: dict[str, list[Finding]] = {}
     for item in family:
         by_subject.setdefault(item.subject, []).append(item)
     for subject, names in collapse_exactly(by_subject):
         members = [item for name in names for item in by_subject[name]]
-        message = _joined([item.message for item in members])
-        yield Group(tuple(members), subject, message, _joined_value([item.evidence for item in members]))
+        message = _joined([member.message for member in members])
+        yield FindingGroup(tuple(members), subject, message, _joined_value([member.evidence for member in members]))
 
 
 def _joined_value(values: Sequence[Any]) -> Any:

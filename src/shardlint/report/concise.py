@@ -16,8 +16,8 @@ def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> Non
     """Write `severity CODE name subject: message` for every finding, then the line that sums up."""
     style = Style(options.color)
     if not options.quiet:
-        for item in report.findings:
-            stream.write(finding_line(item, style) + "\n")
+        for finding in report.findings:
+            stream.write(finding_line(finding, style) + "\n")
         if options.show_suppressed:
             for hidden in report.suppressed:
                 reason = printable(f" [suppressed: {hidden.reason}]")

@@ -21,7 +21,7 @@ def metadata_of(facts: Facts, registry: Registry) -> FrozenDict:
             "checkpoint": _checkpoint(facts.checkpoint) if facts.checkpoint else None,
             "contract": _contract(facts.contract) if facts.contract else None,
             "absent": facts.absent,
-            "packs": {item.name: item.version for item in registry.packs if item.status.value == "loaded"},
+            "packs": {pack.name: pack.version for pack in registry.packs if pack.status.value == "loaded"},
             "versions": environment.versions,
             "rank": environment.rank,
             "world_size": environment.world_size,
@@ -49,7 +49,7 @@ def _checkpoint(checkpoint: CheckpointFacts) -> dict[str, Any]:
         "format": checkpoint.format,
         "files": len(checkpoint.files),
         "tensors": len(checkpoint.entries),
-        "bytes": sum(item.size for item in checkpoint.files),
+        "bytes": sum(file.size for file in checkpoint.files),
     }
 
 
@@ -91,12 +91,12 @@ def collection_findings(facts: Facts) -> tuple[Finding, ...]:
     return tuple(
         diagnostic(
             "SL002",
-            subject=item.pack or "shardlint",
+            subject=problem.pack or "shardlint",
             kind=SubjectKind.PACK,
-            message=f"pack {item.pack or 'shardlint'}: the collector {item.collector} of the section {item.section} "
-            f"failed: {item.error_type}: {item.error}",
-            evidence={"collector": item.collector, "section": item.section, "frame": item.frame},
-            key=f"{item.section} {item.collector}",
+            message=f"pack {problem.pack or 'shardlint'}: the collector {problem.collector} of the section "
+            f"{problem.section} failed: {problem.error_type}: {problem.error}",
+            evidence={"collector": problem.collector, "section": problem.section, "frame": problem.frame},
+            key=f"{problem.section} {problem.collector}",
         )
-        for item in facts.problems
+        for problem in facts.problems
     )

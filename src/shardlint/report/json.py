@@ -101,15 +101,16 @@ def document(report: Report) -> JsonReport:
         summary=summarise(report),
         blocked_by=report.blocked_by,
         metadata=report.metadata,
-        findings=tuple(_finding(item) for item in report.findings),
+        findings=tuple(_finding(finding) for finding in report.findings),
         suppressed=tuple(
             JsonSuppressed(finding=_finding(item.finding), reason=item.reason, source=item.source, expires=item.expires)
             for item in report.suppressed
         ),
-        outcomes=tuple(_outcome(item) for item in report.outcomes),
+        outcomes=tuple(_outcome(outcome) for outcome in report.outcomes),
         coverage=report.coverage,
         timing=JsonTiming(
-            seconds=round(report.seconds, 6), rules={item.code: round(item.seconds, 6) for item in report.outcomes}
+            seconds=round(report.seconds, 6),
+            rules={outcome.code: round(outcome.seconds, 6) for outcome in report.outcomes},
         ),
     )
 

@@ -81,7 +81,7 @@ class LintError(Exception):
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        lines = [f"{item.code} {item.name} {item.subject}: {item.message}" for item in report.errors()]
+        lines = [f"{error.code} {error.name} {error.subject}: {error.message}" for error in report.errors()]
         lines += [f"not trustworthy: {reason}" for reason in report.blocked_by]
         super().__init__(f"shardlint found {counted(len(report.errors()), 'error')}\n" + "\n".join(lines))
 
@@ -96,17 +96,21 @@ def verdict_of(findings: tuple[Finding, ...], blocked_by: tuple[str, ...], fail_
 
 def untrusted(outcomes: tuple[Outcome, ...], findings: tuple[Finding, ...]) -> tuple[str, ...]:
     """Every reason why a run with these outcomes and findings cannot be trusted."""
-    reasons = [f"{item.code} {item.name} crashed: {item.reason}" for item in outcomes if item.status is Status.CRASHED]
+    reasons = [
+        f"{outcome.code} {outcome.name} crashed: {outcome.reason}"
+        for outcome in outcomes
+        if outcome.status is Status.CRASHED
+    ]
     skipped = (Status.NOT_EVALUATED, Status.BLOCKED)
     reasons += [
-        f"{item.code} {item.name} was selected by name and is {item.status.value}: {item.reason}"
-        for item in outcomes
-        if item.explicit and (item.status in skipped or item.partial)
+        f"{outcome.code} {outcome.name} was selected by name and is {outcome.status.value}: {outcome.reason}"
+        for outcome in outcomes
+        if outcome.explicit and (outcome.status in skipped or outcome.partial)
     ]
     reasons += [
-        f"{item.code} {item.name} has not looked at everything: {item.reason}"
-        for item in outcomes
-        if item.unfinished and not item.explicit
+        f"{outcome.code} {outcome.name} has not looked at everything: {outcome.reason}"
+        for outcome in outcomes
+        if outcome.unfinished and not outcome.explicit
     ]
-    reasons += [f"{item.code} {item.message}" for item in findings if item.code in ("SL002", "SL008")]
+    reasons += [f"{finding.code} {finding.message}" for finding in findings if finding.code in ("SL002", "SL008")]
     return tuple(reasons)

@@ -63,9 +63,9 @@ def page_of(rule: type[Rule], pack: str = "shardlint", dist: str = "shardlint") 
 def _options(rule: type[Rule]) -> FrozenDict:
     described: dict[str, Any] = {}
     defaults = rule.options_type()
-    for item in attrs.fields(rule.options_type):
-        help_text = str(item.metadata.get("help", ""))
-        described[item.name.replace("_", "-")] = {"default": _plain(getattr(defaults, item.name)), "help": help_text}
+    for field in attrs.fields(rule.options_type):
+        help_text = str(field.metadata.get("help", ""))
+        described[field.name.replace("_", "-")] = {"default": _plain(getattr(defaults, field.name)), "help": help_text}
     return FrozenDict(described)
 
 
@@ -92,7 +92,7 @@ def diagnostic_page(item: Diagnostic) -> RulePage:
 
 def all_pages(rules: Iterable[tuple[type[Rule], str, str]]) -> list[RulePage]:
     """Pages of `(rule class, pack, dist)` and of the engine's diagnostics, in the order of phase and code."""
-    pages = [page_of(*rule) for rule in rules] + [diagnostic_page(item) for item in DIAGNOSTICS.values()]
+    pages = [page_of(*rule) for rule in rules] + [diagnostic_page(diagnostic) for diagnostic in DIAGNOSTICS.values()]
     return sorted(pages, key=lambda page: (page.phase, page.code))
 
 

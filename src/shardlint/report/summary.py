@@ -43,8 +43,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarise(report: Report) -> Summary:
     """Count what is in `report`."""
-    severities = Counter(item.severity for item in report.findings)
-    statuses = Counter(item.status for item in report.outcomes)
+    severities = Counter(finding.severity for finding in report.findings)
+    statuses = Counter(outcome.status for outcome in report.outcomes)
     return Summary(
         errors=severities[Severity.ERROR],
         warnings=severities[Severity.WARNING],
@@ -97,7 +97,7 @@ def _rules(report: Report, count: Summary) -> str:
     parts = [f"{count.statuses['found']} found", f"{count.statuses['clean']} clean"]
     if count.statuses["not-evaluated"]:
         parts.append(f"{count.statuses['not-evaluated']} not evaluated ({_lacking(report.outcomes)})")
-    partial = sum(1 for item in report.outcomes if item.partial)
+    partial = sum(1 for outcome in report.outcomes if outcome.partial)
     parts += [f"{partial} only partly evaluated"] if partial else []
     parts += [f"{count.statuses['blocked']} blocked"] if count.statuses["blocked"] else []
     parts += [f"{count.statuses['crashed']} crashed"] if count.statuses["crashed"] else []
@@ -107,7 +107,7 @@ def _rules(report: Report, count: Summary) -> str:
 
 def _lacking(outcomes: tuple[Outcome, ...]) -> str:
     """`4 need a checkpoint, 1 lacks facts`: the commonest first, equal counts in the order of evaluation."""
-    lacking = Counter(_noun(item) for item in outcomes if item.status is Status.NOT_EVALUATED)
+    lacking = Counter(_noun(outcome) for outcome in outcomes if outcome.status is Status.NOT_EVALUATED)
     ordered = sorted(lacking.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{number} {_verb(noun, number)} {noun or 'facts'}" for noun, number in ordered)
 

@@ -11,7 +11,7 @@ from ..engine.suppressions import SuppressedFinding
 from ..facts import FrozenDict
 from ..names import counted, printable, ranges
 from ..rule import Finding
-from .collapse import Group, groups
+from .collapse import FindingGroup, groups
 from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report
 from .options import ReportOptions
@@ -87,7 +87,7 @@ def _rule(found: Sequence[Finding], options: ReportOptions, style: Style) -> Ite
     yield ""
 
 
-def _row(row: Group, options: ReportOptions, style: Style) -> Iterator[str]:
+def _row(row: FindingGroup, options: ReportOptions, style: Style) -> Iterator[str]:
     count = len(row.findings)
     suffix = f" ({counted(count, *_noun(row))})" if count > 1 else ""
     yield "  " + style.paint(printable(row.subject), "cyan") + suffix
@@ -100,9 +100,9 @@ def _row(row: Group, options: ReportOptions, style: Style) -> Iterator[str]:
         yield from wrap(f"ranks: {ranges(row.first.ranks)}", options.width, "      ")
 
 
-def _noun(row: Group) -> tuple[str, str]:
+def _noun(row: FindingGroup) -> tuple[str, str]:
     kind = row.first.kind.value
-    several = len({item.subject for item in row.findings}) > 1
+    several = len({finding.subject for finding in row.findings}) > 1
     return (kind, _PLURALS.get(kind, kind + "s")) if several else ("finding", "findings")
 
 
@@ -165,7 +165,7 @@ def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[
     each rule under the first thing that it lacks, consecutive codes as one run.
     """
     for status, title in _TITLES.items():
-        items = [item for item in report.outcomes if _belongs(item, status)]
+        items = [outcome for outcome in report.outcomes if _belongs(outcome, status)]
         if not items:
             continue
         yield style.paint(title, "bold")
@@ -201,17 +201,17 @@ def _commonest(by_reason: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
 
 
 def _named(members: Sequence[Outcome]) -> str:
-    return ", ".join(f"{item.code} {item.name}{' (in part)' if item.partial else ''}" for item in members)
+    return ", ".join(f"{member.code} {member.name}{' (in part)' if member.partial else ''}" for member in members)
 
 
 def _runs(members: Sequence[Outcome]) -> str:
     """`D101-D103, D202`: codes that follow each other as one run, and of many runs how many rules the rest has."""
     runs: list[list[Outcome]] = []
-    for item in members:
-        if runs and not item.partial and not runs[-1][-1].partial and _follows(runs[-1][-1].code, item.code):
-            runs[-1].append(item)
+    for member in members:
+        if runs and not member.partial and not runs[-1][-1].partial and _follows(runs[-1][-1].code, member.code):
+            runs[-1].append(member)
         else:
-            runs.append([item])
+            runs.append([member])
     shown = runs if len(runs) <= MOST_RUNS + 1 else runs[:MOST_RUNS]
     texts = [text for run in shown for text in _run(run)]
     rest = len(members) - sum(len(run) for run in shown)

@@ -16,9 +16,9 @@ from .cases import Case, CaseError, Expected, case_facts, cases_by_rule, load_ca
 from .edits import EditError, apply_edits
 from .running import (
     RuleRun,
-    assert_clean,
     assert_findings,
     assert_not_evaluated,
+    assert_rule_clean,
     check_case,
     rules_by_code,
     run_case,
@@ -33,9 +33,9 @@ __all__ = [
     "Expected",
     "RuleRun",
     "apply_edits",
-    "assert_clean",
     "assert_findings",
     "assert_not_evaluated",
+    "assert_rule_clean",
     "base_snapshot",
     "case_facts",
     "cases_by_rule",

@@ -377,7 +377,7 @@ def optimized_bf16() -> Facts:
     assert facts.model is not None
     narrow = evolve(facts.model, tensors=tuple(evolve(item, dtype="bfloat16") for item in facts.model.tensors))
     optimizer = optimizer_for(narrow)
-    groups = tuple(evolve(item, options=FrozenDict({**item.options, "lr": 1e-5})) for item in optimizer.groups)
+    groups = tuple(evolve(group, options=FrozenDict({**group.options, "lr": 1e-5})) for group in optimizer.groups)
     return evolve(facts, model=narrow, optimizer=evolve(optimizer, groups=groups), values=values_for(narrow))
 
 

@@ -78,7 +78,7 @@ def model(
         modules=len(found),
         parameters=len(parameters),
         buffers=len(numbered) - len(parameters),
-        parameter_elements=sum(item.numel for item in parameters),
+        parameter_elements=sum(parameter.numel for parameter in parameters),
     )
     return ModelFacts(qualified_type=qualified_type, modules=found, tensors=tuple(numbered), counts=counts, **fields)
 
@@ -152,8 +152,8 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
         for number, item in enumerate(facts.parameters)
     ]
     specs = [
-        TensorSpec(shape=item.shape, local_shape=item.shape, dtype=item.dtype, device=item.device)
-        for item in facts.parameters
+        TensorSpec(shape=parameter.shape, local_shape=parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        for parameter in facts.parameters
     ]
     chosen = [[item for item in live if (len(item.global_shape) > 1) is matrices] for matrices in (True, False)]
     common = {"lr": 0.001, "betas": (0.9, 0.999)}

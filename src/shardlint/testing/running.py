@@ -96,10 +96,13 @@ def _differences(item: Expected, finding: Finding, rule: Rule) -> list[str]:
 
 
 def _listed(findings: Iterable[Finding]) -> str:
-    return "\n".join(f"  {item.severity.value} {item.subject}: {item.message}" for item in findings) or "  nothing"
+    return (
+        "\n".join(f"  {finding.severity.value} {finding.subject}: {finding.message}" for finding in findings)
+        or "  nothing"
+    )
 
 
-def assert_clean(run: RuleRun) -> None:
+def assert_rule_clean(run: RuleRun) -> None:
     """Assert that the rule was evaluated and found nothing."""
     if run.status is not Status.CLEAN:
         raise AssertionError(f"expected clean, found {run.status.value} {run.reason}\n{_listed(run.findings)}")

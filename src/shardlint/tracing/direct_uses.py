@@ -51,11 +51,11 @@ def use_mode(recorder: Recorder, sharded: dict[int, tuple[str, str]]) -> Any:
 
     class Uses(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            for item in args:
-                if id(item) in sharded and not recorder.gathering:
+            for arg in args:
+                if id(arg) in sharded and not recorder.gathering:
                     name = getattr(func, "__name__", "")
                     if name not in _HARMLESS and torch.is_grad_enabled() and graph_task() == -1:
-                        _write_down(recorder, sharded[id(item)], name)
+                        _write_down(recorder, sharded[id(arg)], name)
             return func(*args, **(kwargs or {}))
 
     return Uses()

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from ..facts import GradientFacts, PendingGather
 from ..introspect.versioned import UNKNOWN, first, listed
-from .units import LiveParameter, LiveUnit
+from .units import LiveUnit, TracedParameter
 
 _GATHERS = ("_all_gather_result", "allgather_handle", "allgather_output", "all_gather_handle", "all_gather_output")
 
@@ -25,7 +25,7 @@ class _Seen:
 class Looks:
     """What every look found, parameter by parameter and unit by unit."""
 
-    def __init__(self, parameters: list[tuple[LiveParameter, tuple[str, ...]]], units: list[LiveUnit]) -> None:
+    def __init__(self, parameters: list[tuple[TracedParameter, tuple[str, ...]]], units: list[LiveUnit]) -> None:
         self.parameters = parameters
         self.units = units
         self.moments: list[str] = []
@@ -72,14 +72,14 @@ class Looks:
         )
 
 
-def _ran(parameter: LiveParameter, ran: set[int], unobserved: set[int]) -> bool | None:
+def _ran(parameter: TracedParameter, ran: set[int], unobserved: set[int]) -> bool | None:
     numbers = {id(holder) for holder in parameter.holders}
     if numbers & ran:
         return True
     return None if not numbers or numbers & unobserved else False
 
 
-def gradient_of(parameter: LiveParameter) -> Any:
+def gradient_of(parameter: TracedParameter) -> Any:
     """
     The local part of the parameter's gradient, None when there is none.
 
@@ -134,7 +134,7 @@ def _norms(gradients: list[Any], indices: Iterable[int], order: float) -> dict[i
 
 def is_pending(unit: LiveUnit) -> bool:
     """Whether an all-gather of the unit was started and nobody waited for it."""
-    return any(_holds_gather(item) for item in _places(unit))
+    return any(_holds_gather(place) for place in _places(unit))
 
 
 def _places(unit: LiveUnit) -> Iterable[Any]:

@@ -199,7 +199,7 @@ def _argument_names(module: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [item.name for item in parameters if item.kind in positional]
+    return [parameter.name for parameter in parameters if parameter.kind in positional]
 
 
 def _fields(names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:

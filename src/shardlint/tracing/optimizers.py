@@ -26,7 +26,7 @@ def watch_steps(optimizer: Any, tensors: set[int], before_step: Callable[[], Non
 
     handle = register_optimizer_step_pre_hook(seen)
     strangers = [item for item in given if not isinstance(item, Optimizer) and not _has_inner(item)]
-    undo = [_around_step(item, before_step) for item in strangers]
+    undo = [_around_step(stranger, before_step) for stranger in strangers]
 
     def stop() -> None:
         handle.remove()

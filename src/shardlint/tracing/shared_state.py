@@ -43,9 +43,9 @@ def watch_declared(contract: Contract, walk: Walk, log: StateLog) -> Callable[[]
     """
     handles = []
     for state in contract.shared_state:
-        for item in walk.modules:
-            if item.wrapper is None:
-                handles += _watch(state, item.module, item.names, log)
+        for module in walk.modules:
+            if module.wrapper is None:
+                handles += _watch(state, module.module, module.names, log)
 
     def undo() -> None:
         for handle in handles:

@@ -86,7 +86,7 @@ class Trace:
         tensors = {id(parameter.read()) for parameter, _ in self._looks.parameters}
         hooks.add(watch_steps(self._optimizer, tensors, lambda: self._looks.look("optimizer-step")))
         sharded = self._sharded()
-        if sharded and not any(item.wrapper == "compile" for item in tree.walk.modules) and not tree.opaque:
+        if sharded and not any(module.wrapper == "compile" for module in tree.walk.modules) and not tree.opaque:
             mode = use_mode(self._recorder, sharded)
             mode.__enter__()
             hooks.add(lambda: mode.__exit__(None, None, None))

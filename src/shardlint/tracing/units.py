@@ -19,7 +19,7 @@ _CONTAINERS = ("ModuleList", "Sequential", "ModuleDict")
 
 
 @define(eq=False)
-class LiveParameter:
+class TracedParameter:
     """
     A parameter: its names, how to read the tensor that the optimizer sees, and the modules that register it.
 
@@ -49,7 +49,7 @@ class LiveUnit:
     kind: str
     modules: tuple[Any, ...]
     module_names: tuple[str, ...]
-    parameters: list[LiveParameter] = field(factory=list)
+    parameters: list[TracedParameter] = field(factory=list)
     holders: dict[int, Any] = field(factory=dict)
     groups: list[Any] = field(factory=list)
     prefetch: Callable[[str], list[Any]] | None = None
@@ -61,7 +61,7 @@ class Tree:
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
         self.opaque = self._opaque()
-        self._compiled = {id(item.wrapped): item.module for item in walk.modules if item.wrapper == "compile"}
+        self._compiled = {id(module.wrapped): module.module for module in walk.modules if module.wrapper == "compile"}
 
     def name(self, module: Any) -> str:
         """The FQN of a module, `<root>` for the root."""
@@ -98,13 +98,13 @@ class Tree:
 def find_units(tree: Tree) -> list[LiveUnit]:
     """The units of the tree in walk order. Each trainable parameter belongs to one, shared ones to several."""
     units = [*_hyperparallel(tree), *_fsdp2(tree)]
-    managed = {id(item) for unit in units for parameter in unit.parameters for item in _forms(parameter)}
+    managed = {id(form) for unit in units for parameter in unit.parameters for form in _forms(parameter)}
     homes = {id(module): unit for unit in units for module in unit.modules}
     units += _plain(tree, managed, homes)
     return [unit for unit in units if unit.parameters or unit.groups]
 
 
-def _forms(parameter: LiveParameter) -> list[Any]:
+def _forms(parameter: TracedParameter) -> list[Any]:
     """Every tensor that stands for the parameter: sharded, gathered."""
     values = vars(parameter.record) if hasattr(parameter.record, "__dict__") else {}
     return [parameter.read(), values.get("_unsharded_param"), values.get("_sharded_post_forward_param")]
@@ -130,7 +130,7 @@ def _fsdp2(tree: Tree) -> Iterator[LiveUnit]:
         )
         for group in groups:
             unit.parameters.extend(_fsdp_parameter(tree, param) for param in listed(first(group, "fsdp_params")))
-        unit.holders = {id(item): item for parameter in unit.parameters for item in parameter.holders}
+        unit.holders = {id(holder): holder for parameter in unit.parameters for holder in parameter.holders}
         yield unit
 
 
@@ -153,13 +153,13 @@ def _prefetch_of(state: Any) -> Callable[[str], list[Any]]:
     return targets
 
 
-def _fsdp_parameter(tree: Tree, param: Any) -> LiveParameter:
+def _fsdp_parameter(tree: Tree, param: Any) -> TracedParameter:
     info = first(param, "_module_info")
     pairs = [(first(info, "module"), first(info, "param_name"))]
     pairs += zip(listed(first(info, "shared_modules")), listed(first(info, "shared_param_names")), strict=False)
     names = [joined(prefix, str(name)) for module, name in pairs for prefix in _names_of(tree, module)]
     holders = [module for module, _ in pairs]
-    return LiveParameter(tuple(dict.fromkeys(names)), lambda: param.sharded_param, holders, param)
+    return TracedParameter(tuple(dict.fromkeys(names)), lambda: param.sharded_param, holders, param)
 
 
 def _names_of(tree: Tree, module: Any) -> list[str]:
@@ -168,19 +168,19 @@ def _names_of(tree: Tree, module: Any) -> list[str]:
 
 
 def _hyperparallel(tree: Tree) -> Iterator[LiveUnit]:
-    for item in tree.walk.modules:
-        scheduler = item.values.get("hsdp_scheduler")
+    for module in tree.walk.modules:
+        scheduler = module.values.get("hsdp_scheduler")
         if scheduler is None:
-            scheduler = known(first(type(item.module), "hsdp_scheduler"))
+            scheduler = known(first(type(module.module), "hsdp_scheduler"))
         if scheduler is None:
             continue
-        name = item.fqn or ROOT
+        name = module.fqn or ROOT
         unit = LiveUnit(
             name=name,
             kind="hyperparallel",
-            modules=(item.module,),
+            modules=(module.module,),
             module_names=(name,),
-            prefetch=_cells_of(scheduler, item.module),
+            prefetch=_cells_of(scheduler, module.module),
         )
         params = listed(first(first(scheduler, "hsdp_state"), "hsdp_params"))
         for index, param in enumerate(params):
@@ -190,7 +190,7 @@ def _hyperparallel(tree: Tree) -> Iterator[LiveUnit]:
             fqn = told if isinstance(told, str) and told else f"{name}.param[{index}]"
             read = _reader(param)
             walked = tree.walk.find_tensor(read())
-            unit.parameters.append(LiveParameter(tuple(walked.names) if walked else (fqn,), read, [], param))
+            unit.parameters.append(TracedParameter(tuple(walked.names) if walked else (fqn,), read, [], param))
         unit.groups = [first(scheduler, "hsdp_state")]
         yield unit
 
@@ -223,7 +223,7 @@ def _plain(tree: Tree, managed: set[int], sharded: dict[int, LiveUnit]) -> list[
         if walked.kind != "parameter" or id(walked.tensor) in managed:
             continue
         holders = homes.get(id(walked.tensor), [])
-        parameter = LiveParameter(tuple(dict.fromkeys(walked.names)), _constant(walked.tensor), holders)
+        parameter = TracedParameter(tuple(dict.fromkeys(walked.names)), _constant(walked.tensor), holders)
         for holder in holders:
             module = places.get(id(holder), holder)
             unit = sharded.get(id(module)) or units.get(id(module))
@@ -280,9 +280,9 @@ def _blocks(module: Any) -> set[int]:
     return {id(child) for child in children if kinds.count(type(child)) > 1}
 
 
-def parameters_of(units: Iterable[LiveUnit]) -> list[tuple[LiveParameter, tuple[str, ...]]]:
+def parameters_of(units: Iterable[LiveUnit]) -> list[tuple[TracedParameter, tuple[str, ...]]]:
     """Every parameter once, with the names of the units that hold it."""
-    found: dict[int, tuple[LiveParameter, list[str]]] = {}
+    found: dict[int, tuple[TracedParameter, list[str]]] = {}
     for unit in units:
         for parameter in unit.parameters:
             entry = found.setdefault(id(parameter.read()), (parameter, []))

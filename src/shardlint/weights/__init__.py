@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compare.counts import Difference
 from .fault_groups import Fault, faults
-from .result import Kind, ReplicaGroup, Result, Row, Status, Verdict, WeightsDifferError, WrongLayout
+from .result import ReplicaGroup, Result, Row, RowKind, RowStatus, WeightsDifferError, WeightsVerdict, WrongLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +35,13 @@ __all__ = [
     "ExternalShard",
     "ExternalState",
     "Fault",
-    "Kind",
     "ReplicaGroup",
     "Result",
     "Row",
-    "Status",
-    "Verdict",
+    "RowKind",
+    "RowStatus",
     "WeightsDifferError",
+    "WeightsVerdict",
     "WrongLayout",
     "check_export",
     "compare_checkpoints",
@@ -89,11 +89,11 @@ def verify(
         raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
     _check(sample, rank_timeout)
     from .compare.threads import Options
-    from .verification import Request, run
+    from .verification import VerifyJob, run
 
     options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
     return run(
-        Request(
+        VerifyJob(
             model=model,
             checkpoint=checkpoint,
             model_facts=model_facts,

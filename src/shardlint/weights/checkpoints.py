@@ -24,7 +24,7 @@ from ..loading.loader import PlanUnknownError
 from ..loading.meta_model import build_meta_model
 from ..ranks.exchange import Exchange, RankError
 from .compare.counts import Tally
-from .compare.live_tensor import LiveTensor
+from .compare.live_tensor import LiveBytes
 from .compare.pieces import check_tile
 from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import SourceCoverage, live_volume
@@ -32,10 +32,10 @@ from .forward import forward
 from .merge import checkpoint_row, count_row, tallies, why_incomplete
 from .rank_part import CountPart, RankPart, pieces_of
 from .report_files import begun, failed_result, reported
-from .result import Kind, Result, Row, Status, sorted_rows
+from .result import Result, Row, RowKind, RowStatus, sorted_rows
 from .storage import dcp
 from .storage.reader import Reader
-from .storage.stored_tensors import Files, Source, sources_of
+from .storage.stored_tensors import Files, TensorSource, sources_of
 from .symbolic.tensor import SymbolicTensor
 
 SLAB_BYTES = 4 << 20
@@ -49,7 +49,7 @@ class Side:
 
     path: Path
     regions: Mapping[str, SymbolicTensor]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, TensorSource]
     refused: Mapping[str, str] = field(factory=dict)
     excused: Mapping[str, str] = field(factory=dict)
 
@@ -119,20 +119,20 @@ def both_sides(path: Path, reference: Path) -> tuple[Side, Side]:
 
 
 @frozen(kw_only=True)
-class _Stored:
+class _StoredSide:
     path: Path
     regions: dict[str, SymbolicTensor]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, TensorSource]
     refused: Mapping[str, str]
     others: tuple[str, ...] = ()
     facts: CheckpointFacts | None = None
 
 
-def _stored(path: Path) -> _Stored:
+def _stored(path: Path) -> _StoredSide:
     """A checkpoint under its own names."""
     if dcp.is_folder(path):
         folder = dcp.read_folder(path)
-        return _Stored(
+        return _StoredSide(
             path=path,
             regions=_leaves(folder.tensors),
             sources=folder.tensors,
@@ -141,14 +141,16 @@ def _stored(path: Path) -> _Stored:
         )
     facts = collect_checkpoint(path)
     found = sources_of(facts, opaque=True)
-    return _Stored(path=path, regions=_leaves(found.tensors), sources=found.tensors, refused=found.refused, facts=facts)
+    return _StoredSide(
+        path=path, regions=_leaves(found.tensors), sources=found.tensors, refused=found.refused, facts=facts
+    )
 
 
-def _leaves(tensors: Mapping[str, Source]) -> dict[str, SymbolicTensor]:
+def _leaves(tensors: Mapping[str, TensorSource]) -> dict[str, SymbolicTensor]:
     return {key: SymbolicTensor.leaf(key, item.shape, item.dtype) for key, item in tensors.items()}
 
 
-def _without_prefix(one: _Stored, two: _Stored) -> tuple[Side, Side] | None:
+def _without_prefix(one: _StoredSide, two: _StoredSide) -> tuple[Side, Side] | None:
     """Both sides name by name when, but for one prefix of DCP names, they use the same ones."""
     for prefix in PREFIXES_TRIED:
         sides = _both_renamed(one, two, prefix)
@@ -158,18 +160,18 @@ def _without_prefix(one: _Stored, two: _Stored) -> tuple[Side, Side] | None:
     return None
 
 
-def _both_renamed(one: _Stored, two: _Stored, prefix: str) -> tuple[Side, Side]:
+def _both_renamed(one: _StoredSide, two: _StoredSide, prefix: str) -> tuple[Side, Side]:
     """Both sides with a prefix taken off the names of DCP folders."""
     first, second = (_renamed(side, prefix if side.facts is None else "") for side in (one, two))
     return first, second
 
 
-def _shared(one: _Stored, two: _Stored, prefix: str) -> set[str]:
+def _shared(one: _StoredSide, two: _StoredSide, prefix: str) -> set[str]:
     first, second = _both_renamed(one, two, prefix)
     return set(first.regions) & set(second.regions)
 
 
-def _renamed(side: _Stored, prefix: str) -> Side:
+def _renamed(side: _StoredSide, prefix: str) -> Side:
     """The side with a prefix taken off; tensors without it are no part of the model."""
     regions = {name[len(prefix) :]: value for name, value in side.regions.items() if name.startswith(prefix)}
     refused = {name[len(prefix) :]: text for name, text in side.refused.items() if name.startswith(prefix)}
@@ -178,7 +180,7 @@ def _renamed(side: _Stored, prefix: str) -> Side:
     return Side(path=side.path, regions=regions, sources=side.sources, refused=refused, excused=outside)
 
 
-def _converted(side: _Stored, model: Any) -> Side:
+def _converted(side: _StoredSide, model: Any) -> Side:
     """The side under the live names of the model, through the conversions of its type."""
     facts = model_facts(walk(model))
     live = {name for tensor in facts.tensors if tensor.in_state_dict for name in tensor.aliases}
@@ -186,7 +188,7 @@ def _converted(side: _Stored, model: Any) -> Side:
         best = max(PREFIXES_TRIED, key=lambda prefix: len(live & set(_renamed(side, prefix).regions)))
         return _renamed(side, best)
     plan = forward(model, facts, side.facts, cast=False)
-    excused = {item.key: item.reason for item in plan.plan.leftovers if item.reason != "unexpected"}
+    excused = {leftover.key: leftover.reason for leftover in plan.plan.leftovers if leftover.reason != "unexpected"}
     refused = dict(plan.refused) | {name: group.reason for name, group in plan.groups.items()}
     return Side(path=side.path, regions=plan.regions, sources=plan.sources.tensors, refused=refused, excused=excused)
 
@@ -250,7 +252,7 @@ def _formats(side: Side, name: str) -> set[str]:
 def _compare_slab(one: Side, two: Side, slab: Slab, reader: Reader, other: Reader) -> tuple[Counts, int]:
     """Evaluate one side's box, and compare it with the other side as if it were live."""
     values = reader.box(one.regions[slab.name], slab.offsets, slab.sizes)
-    live = LiveTensor(slab.name, values, origin=slab.offsets)
+    live = LiveBytes(slab.name, values, origin=slab.offsets)
     region = two.regions[slab.name]
     part = SymbolicTensor(region.restricted(slab.offsets, slab.sizes), slab.sizes, region.dtype)
     counts: Counts = {}
@@ -285,8 +287,8 @@ def _live_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator[Row]
     for name, region in one.regions.items():
         tally, expected = found.get(name, Tally()), region.numel()
         covered = min(live_volume(side.regions[name].blocks) if name in side.regions else 0 for side in (one, two))
-        row = count_row(Kind.LIVE, name, tally, covered == expected and (partial or tally.checked == expected))
-        reason = "" if row.status is not Status.INCOMPLETE else _why_not(one, two, name, tally, expected)
+        row = count_row(RowKind.LIVE, name, tally, covered == expected and (partial or tally.checked == expected))
+        reason = "" if row.status is not RowStatus.INCOMPLETE else _why_not(one, two, name, tally, expected)
         yield evolve(
             row,
             shape=tuple(region.shape),
@@ -296,7 +298,7 @@ def _live_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator[Row]
             reason=reason,
         )
     for name, text in one.refused.items():
-        yield Row(kind=Kind.LIVE, name=name, status=Status.INCOMPLETE, reason=text)
+        yield Row(kind=RowKind.LIVE, name=name, status=RowStatus.INCOMPLETE, reason=text)
     yield from _unread(one)
 
 
@@ -309,9 +311,9 @@ def _unread(one: Side) -> Iterator[Row]:
         if read == source.volume:
             continue
         yield Row(
-            kind=Kind.LIVE,
+            kind=RowKind.LIVE,
             name=key,
-            status=Status.EXCLUDED if reason else Status.INCOMPLETE,
+            status=RowStatus.EXCLUDED if reason else RowStatus.INCOMPLETE,
             reason=reason or f"{read} of {source.volume} stored elements reach a name that both checkpoints have",
             checked=read or 0,
             expected=source.volume,
@@ -357,12 +359,12 @@ def _reference_rows(one: Side, two: Side, parts: Sequence[RankPart]) -> Iterator
     found = tallies(two.sources, parts, "key")
     for key, source in two.sources.items():
         read = coverage.volume(key)
-        row = count_row(Kind.CHECKPOINT, key, found.get(key, Tally()), read == source.volume)
+        row = count_row(RowKind.CHECKPOINT, key, found.get(key, Tally()), read == source.volume)
         excuse = two.excused.get(key)
         row = checkpoint_row(row, source, read, None if excuse is None else (excuse, True))
-        if row.status is Status.INCOMPLETE and read is not None:
+        if row.status is RowStatus.INCOMPLETE and read is not None:
             row = evolve(row, reason=_why_unread(one, two, key, read, source.volume))
         yield evolve(row, checked=read or 0)
     for key, text in two.refused.items():
         if key not in one.regions:
-            yield Row(kind=Kind.CHECKPOINT, name=key, status=Status.INCOMPLETE, reason=text)
+            yield Row(kind=RowKind.CHECKPOINT, name=key, status=RowStatus.INCOMPLETE, reason=text)

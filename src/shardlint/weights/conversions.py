@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from .storage.stored_tensors import Source
+from .storage.stored_tensors import TensorSource
 
 Rows = tuple[int, int]
 Read = Callable[[str, Rows | None], torch.Tensor]
@@ -29,7 +29,7 @@ _ROW_BY_ROW = ("CompressedTensorsDequantize", "Mxfp4Dequantize")
 
 
 @frozen(kw_only=True)
-class Group:
+class ConversionGroup:
     """
     A conversion that needs values. `evaluate(read, rows)` computes its live tensors; `read` gives rows of a stored one.
 
@@ -65,7 +65,7 @@ class Part:
     """A stored tensor that takes part in a conversion, and the source pattern by which it does."""
 
     pattern: str
-    source: Source
+    source: TensorSource
 
 
 class Whole:

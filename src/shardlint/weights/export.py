@@ -1,5 +1,5 @@
 """
-The road back: would exporting the live model give the checkpoint again, and would that export be loaded again?
+The export: would saving the live model give the checkpoint again, and would that export be loaded again?
 
 The reverse conversions are run as `save_pretrained` runs them, by Transformers' own code, on symbolic tensors: once on
 those that stand for stored elements, so that a right export is the identity, and once on those that stand for live
@@ -21,11 +21,11 @@ from ..loading.live_names import from_model_facts, is_adapted, unwrapped
 from ..loading.loader import PlanUnknownError
 from ..loading.plan import is_pretrained
 from ..loading.planner import Exclusions, LiveModel, make_plan
-from ..loading.recorded_conversions import Made, recorded_list, recorded_stages
-from ..loading.stages import Road, behind, road_of, with_tensors
+from ..loading.recorded_conversions import Derived, recorded_list, recorded_stages
+from ..loading.stages import LoadStages, load_stages, staged_checkpoint, with_tensors
 from ..names import collapse_exactly, pattern_of
 from .forward import Forward, assembled, forward, rules_of, tensors_of
-from .positions import Origin, origin_at, unravelled, wrong_position
+from .positions import ElementOrigin, origin_at, unravelled, wrong_position
 from .symbolic.radix import Untrackable
 from .symbolic.tensor import SymbolicTensor
 
@@ -108,22 +108,22 @@ def check_export(
         raise PlanUnknownError("what a model with adapters saves is the adapter")
     if getattr(base, "hf_quantizer", None) is not None:
         raise PlanUnknownError("a quantised model is saved by its quantiser, which is not followed")
-    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
-    if not is_pretrained(base) and not road.recorded:
+    recorded_load = load_stages(base, pretrained=is_pretrained(base), renames=renames)
+    if not is_pretrained(base) and not recorded_load.recorded:
         raise PlanUnknownError("the model has no export: it is none of Transformers and recorded no conversions")
     loaded = forward(model, model_facts, checkpoint, renames=renames, exclusions=exclusions, cast=False)
     for name, reason in loaded.refused.items():
         raise PlanUnknownError(f"the load cannot be followed: {name}: {reason}")
     live = from_model_facts(model_facts)
     try:
-        found = _exported(base, loaded, live, road)
+        found = _exported(base, loaded, live, recorded_load)
     except NotReversibleError as error:
         return (ExportFault(what="operation", key="", live="", message=str(error), operation=error.operation),)
-    again = _loaded_again(base, live, checkpoint, found, (tuple(renames), exclusions, road))
+    again = _loaded_again(base, live, checkpoint, found, (tuple(renames), exclusions, recorded_load))
     return (*reload_faults(found, live, again), *export_faults(found))
 
 
-def _exported(model: Any, loaded: Forward, live: LiveModel, road: Road) -> Exported:
+def _exported(model: Any, loaded: Forward, live: LiveModel, recorded_load: LoadStages) -> Exported:
     leaves = {
         name: SymbolicTensor.leaf(Live(tensor.identity), tensor.shape, getattr(torch, tensor.dtype))
         for name, tensor in live.tensors.items()
@@ -132,8 +132,8 @@ def _exported(model: Any, loaded: Forward, live: LiveModel, road: Road) -> Expor
     stored = {name: loaded.regions.get(name, leaves[name]) for name in written}
     return Exported(
         forward=loaded,
-        stored=reverse(model, stored, road),
-        live=reverse(model, {name: leaves[name] for name in written}, road),
+        stored=reverse(model, stored, recorded_load),
+        live=reverse(model, {name: leaves[name] for name in written}, recorded_load),
         dropped=frozenset(dropped),
         plans=loaded.plan.tensor_by_name(),
     )
@@ -164,19 +164,19 @@ def _tied_patterns(model: Any) -> Sequence[str]:
     return tuple(_get_tied_weight_keys(model))
 
 
-def reverse(model: Any, tensors: Tensors, road: Road) -> dict[str, SymbolicTensor]:
+def reverse(model: Any, tensors: Tensors, recorded_load: LoadStages) -> dict[str, SymbolicTensor]:
     """
     Run the reverse conversions over live tensors, as saving does; recorded stages the last one first.
 
     Raises `NotReversibleError` when they raise, and `PlanUnknownError` when one cannot be followed without values.
     """
-    if not road.recorded:
+    if not recorded_load.recorded:
         recorded = recorded_list(model)
         has_list = isinstance(getattr(model, "_weight_conversions", None), (list, tuple))
         return _reverted(model, tensors, recorded if has_list else None)
     stages = recorded_stages(model)
     found = dict(tensors)
-    for stage in (stages.replacement, stages.base) if stages else road.before[::-1]:
+    for stage in (stages.replacement, stages.base) if stages else recorded_load.before[::-1]:
         found = _reverted(model, found, stage)
     return found
 
@@ -188,7 +188,9 @@ class _Saving:
         self._model = model
         self.config = getattr(model, "config", None)
         # Reversing a conversion rewrites its patterns in place.
-        self._weight_conversions = None if conversions is None else [copy.deepcopy(item) for item in conversions]
+        self._weight_conversions = (
+            None if conversions is None else [copy.deepcopy(conversion) for conversion in conversions]
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -213,13 +215,13 @@ def _reverted(model: Any, tensors: Tensors, conversions: Sequence[Any] | None) -
 
 def _require_reverses(conversions: Sequence[Any]) -> None:
     """Raises `NotReversibleError` for a conversion without a reverse, with its operations."""
-    for item in conversions:
+    for conversion in conversions:
         try:
-            copy.deepcopy(item).reverse_transform()
+            copy.deepcopy(conversion).reverse_transform()
         except Exception as error:
-            names = " and ".join(type(operation).__name__ for operation in getattr(item, "operations", ()))
-            names = names or type(item).__name__
-            targets = ", ".join(item.target_patterns)
+            names = " and ".join(type(operation).__name__ for operation in getattr(conversion, "operations", ()))
+            names = names or type(conversion).__name__
+            targets = ", ".join(conversion.target_patterns)
             text = f"{names} of {targets} has no reverse: {type(error).__name__}: {_line(error)}"
             raise NotReversibleError(names, text) from error
 
@@ -290,10 +292,10 @@ def export_faults(found: Exported) -> list[ExportFault]:
             live = users[key][0]
             message = f"{key} (loaded into {live}) would not be written"
             faults.append(_fault(found, what="absent", key=key, live=live, message=message))
-    for item in plan.leftovers:
-        if item.reason == "unexpected" and item.key not in written:
-            message = f"{item.key} would not be written: no live tensor took it"
-            faults.append(ExportFault(what="absent", key=item.key, live="", message=message))
+    for leftover in plan.leftovers:
+        if leftover.reason == "unexpected" and leftover.key not in written:
+            message = f"{leftover.key} would not be written: no live tensor took it"
+            faults.append(ExportFault(what="absent", key=leftover.key, live="", message=message))
     return faults
 
 
@@ -320,7 +322,7 @@ def _misplaced(key: str, shape: tuple[int, ...], tensor: SymbolicTensor, found: 
     return _fault(found, what="place", key=key, live=live, message=message, first=first)
 
 
-def _element(origin: Origin, found: Exported) -> str:
+def _element(origin: ElementOrigin, found: Exported) -> str:
     if not isinstance(origin.source, Live):
         return f"the constant {origin.source}"
     plan = found.plans.get(origin.source.name)
@@ -328,7 +330,7 @@ def _element(origin: Origin, found: Exported) -> str:
     return f"the live {origin.source.name}{list(index)}"
 
 
-def _loaded_from(origin: Origin, found: Exported) -> str:
+def _loaded_from(origin: ElementOrigin, found: Exported) -> str:
     source = found.forward.sources.tensors.get(origin.source) if isinstance(origin.source, str) else None
     if source is not None and not origin.computed:
         return f"was loaded from {source.key}{list(unravelled(origin.flat, source.shape))}"
@@ -364,18 +366,18 @@ def _loaded_again(
     live: LiveModel,
     checkpoint: CheckpointFacts,
     found: Exported,
-    how: tuple[tuple[tuple[str, str], ...], Exclusions | None, Road],
+    how: tuple[tuple[tuple[str, str], ...], Exclusions | None, LoadStages],
 ) -> Forward:
     """Plan loading the export the way the checkpoint was loaded."""
-    renames, exclusions, road = how
-    made = {key: Made(tensor=tensor, keys=(key,)) for key, tensor in found.live.items()}
+    renames, exclusions, recorded_load = how
+    made = {key: Derived(tensor=tensor, keys=(key,)) for key, tensor in found.live.items()}
     written = evolve(with_tensors(checkpoint, made), index=None)
     given = dict(found.live)
-    if road.before:
-        between = behind(written, road.before, model, lambda entry: found.live[entry.key])
+    if recorded_load.before:
+        between = staged_checkpoint(written, recorded_load.before, model, lambda entry: found.live[entry.key])
         written, given = between.checkpoint, dict(tensors_of(between) or {})
     sources = found.forward.sources
-    rules = rules_of(model, checkpoint, renames, sources, road, cast=False, given=given)
+    rules = rules_of(model, checkpoint, renames, sources, recorded_load, cast=False, given=given)
     return assembled(make_plan(rules, live, written, exclusions), rules, sources, given)
 
 

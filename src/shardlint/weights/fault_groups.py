@@ -11,7 +11,7 @@ from attrs import field, frozen
 
 from ..names import collapse, counted, natural_key, pattern_of, ranges
 from .report_files import first_difference
-from .result import RANK_FAILED, Kind, Result, Row, Status
+from .result import RANK_FAILED, Result, Row, RowKind, RowStatus
 
 _DIGITS = re.compile(r"[0-9]+")
 SHOWN_NAMES = 20
@@ -35,13 +35,13 @@ class Fault:
 def faults(result: Result) -> tuple[Fault, ...]:
     """All faults of a result, the worst kind first."""
     explained = {layout.name for layout in result.layouts}
-    live = result.of_kind(Kind.LIVE)
-    wrong = [row for row in live if row.status is Status.MISMATCH and row.name not in explained]
-    special = [row for row in live if row.nonfinite and row.status is not Status.MISMATCH]
-    hole = [row for row in live if row.status is Status.INCOMPLETE and row.reason != RANK_FAILED]
-    stored = result.of_kind(Kind.CHECKPOINT)
-    unread = [row for row in stored if row.status is Status.INCOMPLETE and row.reason != RANK_FAILED]
-    padding = [row for row in result.of_kind(Kind.PADDING) if row.status is Status.MISMATCH]
+    live = result.of_kind(RowKind.LIVE)
+    wrong = [row for row in live if row.status is RowStatus.MISMATCH and row.name not in explained]
+    special = [row for row in live if row.nonfinite and row.status is not RowStatus.MISMATCH]
+    hole = [row for row in live if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
+    stored = result.of_kind(RowKind.CHECKPOINT)
+    unread = [row for row in stored if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
+    padding = [row for row in result.of_kind(RowKind.PADDING) if row.status is RowStatus.MISMATCH]
     return (
         *(_rank(rank, text) for rank, text in result.errors),
         *_grouped("mismatch", wrong, _mismatch),
@@ -77,7 +77,7 @@ def _layouts(result: Result) -> Iterator[Fault]:
 
 def _replicas(result: Result) -> Iterator[Fault]:
     """Replicas that differ, where no difference from the checkpoint shows it: of tensors that it does not have."""
-    shown = {row.name for row in result.of_kind(Kind.LIVE) if row.load_mismatches or row.nonfinite}
+    shown = {row.name for row in result.of_kind(RowKind.LIVE) if row.load_mismatches or row.nonfinite}
     for group in result.replicas:
         if group.name not in shown:
             yield Fault(

@@ -1,5 +1,5 @@
 """
-The road from the checkpoint to the model: which stored elements every live tensor must hold.
+The recorded_load from the checkpoint to the model: which stored elements every live tensor must hold.
 
 The names are those of the load plan. Conversions are run by Transformers' own code on symbolic tensors; one that
 cannot be followed without values is evaluated on values when its tensors are small enough, else refused by name.
@@ -17,18 +17,18 @@ from attrs import evolve, field, frozen
 
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from ..introspect.walk import Walk, walk
-from ..loading.identity_loader import IdentityRules
+from ..loading.identity_loader import IdentityLoader
 from ..loading.live_names import from_model_facts, is_adapted, unwrapped
-from ..loading.loader import Converted, LoaderRules, PlanUnknownError
+from ..loading.loader import Converted, Loader, PlanUnknownError
 from ..loading.plan import is_pretrained, live_quantizer, nested_plan
 from ..loading.planner import Exclusions, make_plan
 from ..loading.recorded_conversions import pristine
-from ..loading.stages import Behind, Road, behind, in_stored_keys, road_of
-from ..loading.transformers_loader import TransformersRules
-from .conversions import Group, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
+from ..loading.stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
+from ..loading.transformers_loader import TransformersLoader
+from .conversions import ConversionGroup, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .storage.dcp import read_folder
-from .storage.stored_tensors import Source, SourceSet, sources_of
+from .storage.stored_tensors import SourceSet, TensorSource, sources_of
 from .symbolic.radix import Untrackable
 from .symbolic.tensor import SymbolicTensor
 
@@ -48,7 +48,7 @@ class Forward:
     plan: PlanFacts
     sources: SourceSet
     regions: Mapping[str, SymbolicTensor]
-    groups: Mapping[str, Group] = field(factory=dict)
+    groups: Mapping[str, ConversionGroup] = field(factory=dict)
     refused: Mapping[str, str] = field(factory=dict)
 
 
@@ -75,11 +75,15 @@ def forward(
         )
     sources = sources_of(checkpoint)
     base = unwrapped(model)
-    road = road_of(base, pretrained=is_pretrained(base), renames=renames)
+    recorded_load = load_stages(base, pretrained=is_pretrained(base), renames=renames)
     live = from_model_facts(model_facts, adapted=is_adapted(model))
-    found = behind(checkpoint, road.before, base, lambda entry: _whole(entry, sources)) if road.before else None
+    found = (
+        staged_checkpoint(checkpoint, recorded_load.before, base, lambda entry: _whole(entry, sources))
+        if recorded_load.before
+        else None
+    )
     given = tensors_of(found)
-    rules = rules_of(base, checkpoint, renames, sources, road, cast=cast, given=given)
+    rules = rules_of(base, checkpoint, renames, sources, recorded_load, cast=cast, given=given)
     plan = make_plan(rules, live, found.checkpoint if found else checkpoint, exclusions)
     made = assembled(plan, rules, sources, given)
     return evolve(made, plan=in_stored_keys(plan, found, checkpoint, exclusions)) if found else made
@@ -102,7 +106,7 @@ def forward_of_folder(
     if not checkpoint.entries:
         raise PlanUnknownError(f"{checkpoint.path}: expected a folder of torch.distributed.checkpoint with tensors")
     walked = walk(model)
-    if any(is_quantised(item.tensor) for item in walked.tensors):
+    if any(is_quantised(tensor.tensor) for tensor in walked.tensors):
         raise PlanUnknownError("weights that bitsandbytes packed are not followed into torch.distributed.checkpoint")
     for name, reason in repacked(walked).items():
         raise PlanUnknownError(f"{name}: {reason}")
@@ -119,7 +123,7 @@ def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
     return SymbolicTensor.leaf(entry.key, source.shape, source.dtype)
 
 
-def tensors_of(found: Behind | None) -> Given:
+def tensors_of(found: StagedCheckpoint | None) -> Given:
     """The tensors of a checkpoint behind recorded stages; None when there are no stages before the last."""
     return None if found is None else {key: item.tensor for key, item in found.made.items()}
 
@@ -129,19 +133,21 @@ def rules_of(
     checkpoint: CheckpointFacts,
     renames: Sequence[tuple[str, str]],
     sources: SourceSet,
-    road: Road,
+    recorded_load: LoadStages,
     *,
     cast: bool,
     given: Given = None,
-) -> LoaderRules:
+) -> Loader:
     """The rules of the model's loader. `given` are tensors that stand in the place of the stored ones, by key."""
     if not is_pretrained(model):
-        return IdentityRules(renames)
+        return IdentityLoader(renames)
     quantizer = live_quantizer(model, checkpoint)
-    return FollowedRules(model, sources, cast=cast, quantizer=quantizer, renames=renames, stage=road.last, given=given)
+    return FollowedRules(
+        model, sources, cast=cast, quantizer=quantizer, renames=renames, stage=recorded_load.last, given=given
+    )
 
 
-class FollowedRules(TransformersRules):
+class FollowedRules(TransformersLoader):
     """Transformers' rules, with conversions run on symbolic tensors that are kept by live name."""
 
     def __init__(self, model: Any, sources: SourceSet, *, cast: bool, given: Given = None, **settings: Any) -> None:
@@ -151,7 +157,7 @@ class FollowedRules(TransformersRules):
         self._sources = sources
         self.regions: dict[str, SymbolicTensor] = {}
         self.statistics: dict[str, SymbolicTensor] = {}
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConversionGroup] = {}
         self.refused: dict[str, str] = {}
 
     def convert(self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], dtype: str) -> Converted:
@@ -160,7 +166,9 @@ class FollowedRules(TransformersRules):
         unreadable = next((entry.key for _, entry in parts if entry.key not in stored), None)
         if unreadable is not None:
             return self._refuse(name, f"{unreadable}: {self._sources.refused.get(unreadable, 'not stored')}")
-        deserialising = next((item for item in self.operations(recipe) if item.endswith("Deserialize")), "")
+        deserialising = next(
+            (operation for operation in self.operations(recipe) if operation.endswith("Deserialize")), ""
+        )
         if deserialising:
             return self._deserialised(name, recipe, parts)
         wanted = getattr(torch, dtype)
@@ -194,7 +202,7 @@ class FollowedRules(TransformersRules):
             return Converted({name: self._sources.tensors[weight].shape})
         stored = [Part(pattern, self._sources.tensors[key]) for pattern, key in keys.items()]
         shape = tuple(getattr(self._live_parameter(name), "shape", ()))
-        self.groups[name] = Group(
+        self.groups[name] = ConversionGroup(
             keys=tuple(keys.values()),
             nbytes=bytes_taken(recipe, stored, shape),
             reason=f"{operation} is followed by decoding",
@@ -222,7 +230,7 @@ class FollowedRules(TransformersRules):
 
     @functools.cached_property
     def _live_tensors(self) -> Mapping[str, Any]:
-        return {alias: item.tensor for item in self._walked.tensors for alias in item.names}
+        return {alias: tensor.tensor for tensor in self._walked.tensors for alias in tensor.names}
 
     def _live_parameter(self, name: str) -> Any:
         return self._live_tensors.get(name)
@@ -280,13 +288,13 @@ class FollowedRules(TransformersRules):
             return self._run(name, recipe, found)
 
         nbytes = bytes_taken(recipe, stored, shape)
-        self.groups[name] = Group(
+        self.groups[name] = ConversionGroup(
             keys=keys, nbytes=nbytes, reason=reason, evaluate=evaluate, rows=cut.rows, step=cut.step
         )
         return Converted({name: None})
 
 
-def assembled(plan: PlanFacts, rules: LoaderRules | None, sources: SourceSet, given: Given = None) -> Forward:
+def assembled(plan: PlanFacts, rules: Loader | None, sources: SourceSet, given: Given = None) -> Forward:
     """Put together what the rules followed while the plan was made: the symbolic tensors by live name."""
     followed = rules if isinstance(rules, FollowedRules) else None
     converted = followed.regions if followed else {}
@@ -326,7 +334,7 @@ def _stored(tensor: TensorPlan, sources: SourceSet, refused: dict[str, str], giv
     (key,) = tensor.sources
     if given is not None:
         return given[key]
-    source: Source | None = sources.tensors.get(key)
+    source: TensorSource | None = sources.tensors.get(key)
     if source is None:
         refused[tensor.name] = f"{key}: {sources.refused.get(key, 'it is not stored')}"
         return None

@@ -13,8 +13,8 @@ from .compare.diagnose import unravel
 from .coverage import SourceCoverage
 from .forward import Forward
 from .rank_part import LivePart, RankPart
-from .result import RANK_FAILED, Kind, Result, Row, Status, WrongLayout, sorted_rows
-from .storage.stored_tensors import Source
+from .result import RANK_FAILED, Result, Row, RowKind, RowStatus, WrongLayout, sorted_rows
+from .storage.stored_tensors import TensorSource
 
 INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
@@ -61,7 +61,7 @@ def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
     )
 
 
-def tallies(sources: Mapping[str, Source], parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
+def tallies(sources: Mapping[str, TensorSource], parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
     """The counts of all ranks by live (`live`) or stored (`key`) tensor."""
     found: dict[str, Tally] = {}
     for part in parts:
@@ -72,7 +72,7 @@ def tallies(sources: Mapping[str, Source], parts: Sequence[RankPart], by: str) -
     return found
 
 
-def _placed(difference: Difference, rank: int, sources: Mapping[str, Source]) -> Difference:
+def _placed(difference: Difference, rank: int, sources: Mapping[str, TensorSource]) -> Difference:
     """The difference with its rank, and the flat element of the stored tensor as an index."""
     source = sources.get(difference.checkpoint_key)
     index = difference.checkpoint_index
@@ -81,15 +81,15 @@ def _placed(difference: Difference, rank: int, sources: Mapping[str, Source]) ->
     return evolve(difference, rank=rank, checkpoint_index=index)
 
 
-def _status(tally: Tally, complete: bool) -> Status:
+def _status(tally: Tally, complete: bool) -> RowStatus:
     if tally.load_mismatches:
-        return Status.MISMATCH
+        return RowStatus.MISMATCH
     if not complete:
-        return Status.INCOMPLETE
-    return Status.DTYPE_CAST if tally.exact_mismatches else Status.EXACT
+        return RowStatus.INCOMPLETE
+    return RowStatus.DTYPE_CAST if tally.exact_mismatches else RowStatus.EXACT
 
 
-def count_row(kind: Kind, name: str, tally: Tally, complete: bool) -> Row:
+def count_row(kind: RowKind, name: str, tally: Tally, complete: bool) -> Row:
     """A row with the counts of a tally."""
     return Row(
         kind=kind,
@@ -134,14 +134,14 @@ def _live_row(
     covered = all(live.covered == live.expected for _, live in on_ranks)
     checked = tally.checked + followed
     plan = plans.get(name)
-    row = count_row(Kind.LIVE, name, tally, (covered and checked == expected) or (partial and covered))
+    row = count_row(RowKind.LIVE, name, tally, (covered and checked == expected) or (partial and covered))
     reason = next((live.reason for _, live in on_ranks if live.reason), "")
     status = row.status
     if plan is not None and plan.status in _EXCLUDED and not tally.checked:
-        status = Status.EXCLUDED
-    elif status is Status.INCOMPLETE and not reason and failed.intersection(rank for rank, _ in on_ranks):
+        status = RowStatus.EXCLUDED
+    elif status is RowStatus.INCOMPLETE and not reason and failed.intersection(rank for rank, _ in on_ranks):
         reason = RANK_FAILED
-    elif status is Status.INCOMPLETE and not reason:
+    elif status is RowStatus.INCOMPLETE and not reason:
         reason = f"{checked} of {expected} elements were compared"
     return evolve(
         row,
@@ -169,7 +169,7 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
     for key, source in forward.sources.tensors.items():
         tally = found.get(key, Tally())
         read = coverage.volume(key)
-        row = count_row(Kind.CHECKPOINT, key, tally, read == source.volume)
+        row = count_row(RowKind.CHECKPOINT, key, tally, read == source.volume)
         checked = tally.checked if partial else read or 0
         yield evolve(
             checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None)),
@@ -179,20 +179,20 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
     for key, reason in forward.sources.refused.items():
         leftover, right = excused.get(key, ("", False))
         yield Row(
-            kind=Kind.CHECKPOINT,
+            kind=RowKind.CHECKPOINT,
             name=key,
-            status=Status.EXCLUDED if right else Status.INCOMPLETE,
+            status=RowStatus.EXCLUDED if right else RowStatus.INCOMPLETE,
             reason=f"{leftover}; {reason}" if right else reason,
             sources=users.get(key, ()),
         )
 
 
-def checkpoint_row(row: Row, source: Source, read: int | None, leftover: tuple[str, bool] | None) -> Row:
+def checkpoint_row(row: Row, source: TensorSource, read: int | None, leftover: tuple[str, bool] | None) -> Row:
     """The row of a stored tensor; `leftover` is why it has no live tensor, and whether that is right."""
     status, reason = row.status, ""
     if leftover is not None and not read:
         reason, excused = leftover
-        status = Status.EXCLUDED if excused else Status.INCOMPLETE
+        status = RowStatus.EXCLUDED if excused else RowStatus.INCOMPLETE
     elif read is None:
         reason = "how much of it was read cannot be told within bounded memory"
     elif read != source.volume and leftover is not None:
@@ -216,11 +216,11 @@ def _leftovers(plan: PlanFacts) -> dict[str, tuple[str, bool]]:
         if remark.kind == "duplicate-source":
             text = f"ambiguous: the stored keys {' and '.join(remark.keys)} are both for {remark.name}"
             found.update(dict.fromkeys(remark.keys, (text, False)))
-    for item in plan.leftovers:
-        text = f"{item.reason} ({item.pattern})" if item.pattern else item.reason
-        if item.reason == "unexpected":
-            text = f"no live tensor takes it; it would be called {item.renamed}"
-        found[item.key] = (text, item.reason != "unexpected")
+    for leftover in plan.leftovers:
+        text = f"{leftover.reason} ({leftover.pattern})" if leftover.pattern else leftover.reason
+        if leftover.reason == "unexpected":
+            text = f"no live tensor takes it; it would be called {leftover.renamed}"
+        found[leftover.key] = (text, leftover.reason != "unexpected")
     return found
 
 
@@ -234,9 +234,9 @@ def _padding_rows(parts: Sequence[RankPart]) -> Iterable[Row]:
         total = sum(live.padding for _, live in on_ranks)
         wrong = sum(live.padding_wrong for _, live in on_ranks)
         yield Row(
-            kind=Kind.PADDING,
+            kind=RowKind.PADDING,
             name=name,
-            status=Status.MISMATCH if wrong else Status.EXACT,
+            status=RowStatus.MISMATCH if wrong else RowStatus.EXACT,
             checked=total,
             expected=total,
             exact_mismatches=wrong,

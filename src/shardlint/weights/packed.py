@@ -35,14 +35,14 @@ def repacked(walk: Walk) -> dict[str, str]:
     Modules named for torch compute with the codes as they are stored.
     """
     found: dict[str, str] = {}
-    for item in walk.modules:
-        kind = type(item.module)
+    for module in walk.modules:
+        kind = type(module.module)
         library = kind.__module__.partition(".")[0]
-        if library in _KERNEL_LIBRARIES and "torch" not in kind.__name__.lower() and "qweight" in _own_names(item):
+        if library in _KERNEL_LIBRARIES and "torch" not in kind.__name__.lower() and "qweight" in _own_names(module):
             reason = (
                 f"{kind.__name__} of {library} may hold it in its kernel's own order; load it with the torch backend"
             )
-            found |= {joined(name, code): reason for name in item.names for code in _CODES}
+            found |= {joined(name, code): reason for name in module.names for code in _CODES}
     return found
 
 

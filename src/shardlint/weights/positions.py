@@ -14,7 +14,7 @@ from .symbolic.tensor import Node, SymbolicTensor
 
 
 @frozen(kw_only=True)
-class Origin:
+class ElementOrigin:
     """
     What one element is: element `flat` of `source`, or of a constant with that value.
 
@@ -62,7 +62,7 @@ def _computed(block: Block) -> bool:
     return isinstance(block.source, Node) or any(name != "cast" for name, _ in block.steps)
 
 
-def origin_at(tensor: SymbolicTensor, position: int) -> Origin:
+def origin_at(tensor: SymbolicTensor, position: int) -> ElementOrigin:
     """Where the element at a flat position comes from. Raises `IndexError` when there is none."""
     index = unravelled(position, tuple(tensor.shape))
     for block in tensor.blocks:
@@ -73,7 +73,7 @@ def origin_at(tensor: SymbolicTensor, position: int) -> Origin:
                 for size, stride in reversed(radix):
                     rest, digit = divmod(rest, size)
                     flat += digit * stride
-            return Origin(
+            return ElementOrigin(
                 source=block.fill if block.source is None else block.source, flat=flat, computed=_computed(block)
             )
     raise IndexError(f"no block holds the position {position}")

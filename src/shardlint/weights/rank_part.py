@@ -11,16 +11,16 @@ from attrs import define, field, frozen
 
 from ..boxes import SHARD, STRIDED, Placement, replay
 from .compare.counts import Tally
-from .compare.live_tensor import LiveTensor, Unreadable
+from .compare.live_tensor import LiveBytes, Unreadable
 from .compare.pieces import Piece
 from .compare.threads import Compared, Options, compare
-from .conversions import Group, Rows
+from .conversions import ConversionGroup, Rows
 from .coverage import SourceCoverage, live_volume
 from .forward import Forward
 from .result import WrongLayout
 from .shards import Shard, localised
 from .storage.reader import Reader
-from .storage.stored_tensors import Files, Source
+from .storage.stored_tensors import Files, TensorSource
 from .symbolic.blocks import Block, shifted
 from .symbolic.tensor import Held, Node, SymbolicTensor
 from .symbolic.volume import Lattice
@@ -89,7 +89,7 @@ class RankPart:
     notes: list[str] = field(factory=list)
 
 
-def pieces_of(live: LiveTensor, region: SymbolicTensor, sources: Mapping[str, Source]) -> Iterator[Piece]:
+def pieces_of(live: LiveBytes, region: SymbolicTensor, sources: Mapping[str, TensorSource]) -> Iterator[Piece]:
     """The pieces of a local tensor whose elements must be those of a symbolic tensor of the same shape."""
     for block in region.blocks:
         source = block.source
@@ -151,12 +151,12 @@ class Worker:
             self.coverage.add(local.blocks)
             if not follow and expected:
                 self.shards[name] = shard
-                pieces += pieces_of(LiveTensor(name, shard.held, staged=self.options.staged), local, self._sources)
+                pieces += pieces_of(LiveBytes(name, shard.held, staged=self.options.staged), local, self._sources)
         self._add_live(shard, expected, covered, **settings)
         return pieces
 
     @property
-    def _sources(self) -> Mapping[str, Source]:
+    def _sources(self) -> Mapping[str, TensorSource]:
         return self.forward.sources.tensors
 
     def _regions(self, shard: Shard) -> dict[str, SymbolicTensor]:
@@ -200,7 +200,7 @@ class Worker:
         plan = self.forward.plan
         if plan.unread:
             return f"no stored tensor gives it; {', '.join(plan.unread[:3])} could not be read"
-        if any(item.reason == "unexpected" for item in plan.leftovers):
+        if any(leftover.reason == "unexpected" for leftover in plan.leftovers):
             return _UNDECLARED
         return "no stored tensor gives it"
 
@@ -223,7 +223,7 @@ class Worker:
         self.part.interrupted |= found.interrupted
         self.part.sampled |= found.sampled
 
-    def _evaluate(self, first: str, group: Group, members: Sequence[Shard]) -> None:
+    def _evaluate(self, first: str, group: ConversionGroup, members: Sequence[Shard]) -> None:
         """Evaluate a conversion that needs values, portion by portion within the bound, and compare what it gives."""
         bound = self.options.max_memory or GROUP_BYTES
         if group.smallest > bound:
@@ -246,7 +246,7 @@ class Worker:
                     continue
                 covered[shard.name] += live_volume(found.blocks)
                 name = _target(first, shard, values)
-                pieces += pieces_of(LiveTensor(name, shard.held, staged=self.options.staged), found, self._sources)
+                pieces += pieces_of(LiveBytes(name, shard.held, staged=self.options.staged), found, self._sources)
             self._keep(compare(pieces, self._sources, self.options))
         for shard in members:
             self._add_live(shard, math.prod(shard.logical), covered[shard.name], reason=reasons.get(shard.name, ""))
@@ -254,7 +254,7 @@ class Worker:
             self.coverage.merge({key: [(0, ((self._sources[key].volume, 1),))] for key in group.keys})
 
     def _portion(
-        self, first: str, group: Group, shard: Shard, values: Mapping[str, torch.Tensor], rows: Rows | None
+        self, first: str, group: ConversionGroup, shard: Shard, values: Mapping[str, torch.Tensor], rows: Rows | None
     ) -> SymbolicTensor | str:
         """What the shard must hold of some rows of the global tensor, or what was found that does not fit it."""
         value = values.get(_target(first, shard, values))
@@ -285,10 +285,10 @@ class Worker:
 
     def _fits(self, name: str, ranges: Sequence[Sequence[tuple[int, int]]]) -> bool:
         shard = self.shards[name]
-        region = localised(self.forward.regions[name], [tuple(item) for item in ranges])
+        region = localised(self.forward.regions[name], [tuple(range_) for range_ in ranges])
         if tuple(region.shape) != shard.logical:
             return False
-        live = LiveTensor(name, shard.held, staged=self.options.staged)
+        live = LiveBytes(name, shard.held, staged=self.options.staged)
         found = compare(list(pieces_of(live, region, self._sources)), self._sources, self.options)
         return not any(tally.load_mismatches for tally in found.counts.values())
 
@@ -323,7 +323,7 @@ def _target(first: str, shard: Shard, values: Mapping[str, torch.Tensor]) -> str
     return next((name for name in (first, *shard.names) if name in values and name in shard.names), first)
 
 
-def stored_rows(source: Source, files: Files, rows: Rows | None) -> torch.Tensor:
+def stored_rows(source: TensorSource, files: Files, rows: Rows | None) -> torch.Tensor:
     """Some rows of a stored tensor in memory, all of them when `rows` is None."""
     leaf = SymbolicTensor.leaf(source.key, source.shape, source.dtype)
     low, high = rows or (0, source.shape[0] if source.shape else 0)

@@ -18,7 +18,7 @@ import numpy as np
 from attrs import field, frozen
 
 from ..ranks.exchange import Exchange
-from .compare.live_tensor import LiveTensor
+from .compare.live_tensor import LiveBytes
 from .compare.threads import Options, thread_count
 from .compare.tiles import Limits, cut, nest_of
 from .result import ReplicaGroup
@@ -55,7 +55,7 @@ def assign(exchange: Exchange, shards: Iterable[Shard]) -> tuple[Orders, Groups]
     blobs = exchange.gather(msgspec.json.encode(mine))
     groups = _groups([msgspec.json.decode(blob, type=dict[str, str]) for blob in blobs])
     orders = [_orders(groups, rank) for rank in range(exchange.world_size)] if blobs else []
-    given = exchange.scatter([msgspec.json.encode(item) for item in orders])
+    given = exchange.scatter([msgspec.json.encode(order) for order in orders])
     return msgspec.json.decode(given, type=Orders), groups
 
 
@@ -86,7 +86,7 @@ def digest_of(shard: Shard, options: Options) -> str:
 
     Raises `KeyboardInterrupt` when the run was asked to end.
     """
-    live = LiveTensor(shard.name, shard.held)
+    live = LiveBytes(shard.name, shard.held)
     state = hashlib.blake2b(digest_size=16)
     for block in whole("", live.shape):
         for tile in cut(nest_of(block, live.strides, live.base), Limits(live.item)):

@@ -14,7 +14,7 @@ import msgspec
 from attrs import evolve
 
 from ..names import printable
-from .result import Kind, Result, Row, Status
+from .result import Result, Row, RowKind, RowStatus
 
 if TYPE_CHECKING:
     from ..ranks.exchange import Exchange, RankError
@@ -142,12 +142,12 @@ def summary_of(result: Result) -> dict[str, Any]:
         "incomplete": result.incomplete,
         "checkpoint": result.checkpoint,
         "world_size": result.world_size,
-        "live_tensors": {status.value: result.count(status) for status in Status},
-        "checkpoint_tensors": {status.value: result.count(status, Kind.CHECKPOINT) for status in Status},
-        "elements": sum(row.checked for row in result.of_kind(Kind.LIVE)),
-        "load_dtype_mismatches": sum(row.load_mismatches for row in result.of_kind(Kind.LIVE)),
-        "exact_reference_mismatches": sum(row.exact_mismatches for row in result.of_kind(Kind.LIVE)),
-        "nonfinite_elements": sum(row.nonfinite for row in result.of_kind(Kind.LIVE)),
+        "live_tensors": {status.value: result.count(status) for status in RowStatus},
+        "checkpoint_tensors": {status.value: result.count(status, RowKind.CHECKPOINT) for status in RowStatus},
+        "elements": sum(row.checked for row in result.of_kind(RowKind.LIVE)),
+        "load_dtype_mismatches": sum(row.load_mismatches for row in result.of_kind(RowKind.LIVE)),
+        "exact_reference_mismatches": sum(row.exact_mismatches for row in result.of_kind(RowKind.LIVE)),
+        "nonfinite_elements": sum(row.nonfinite for row in result.of_kind(RowKind.LIVE)),
         "compared_bytes": result.compared_bytes,
         "seconds": round(result.seconds, 3),
         "bytes_sent_by_rank": result.exchanged,
@@ -180,7 +180,7 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def _lines(result: Result, limit: int) -> list[str]:
-    live = result.of_kind(Kind.LIVE)
+    live = result.of_kind(RowKind.LIVE)
     lines = [
         f"{result.verdict.value}: {len(live)} live tensors, {sum(row.checked for row in live)} elements on "
         f"{result.world_size} rank{'s' if result.world_size != 1 else ''} against {result.checkpoint}"

@@ -13,7 +13,7 @@ from .compare.counts import Difference
 RANK_FAILED = "not compared, because a rank failed"
 
 
-class Status(enum.Enum):
+class RowStatus(enum.Enum):
     """What became of one tensor, worst last."""
 
     EXCLUDED = "EXCLUDED"
@@ -25,10 +25,10 @@ class Status(enum.Enum):
     @property
     def badness(self) -> int:
         """Larger is worse."""
-        return list(Status).index(self)
+        return list(RowStatus).index(self)
 
 
-class Kind(enum.Enum):
+class RowKind(enum.Enum):
     """What a row is about: a live tensor, a stored tensor, or the padding of a live shard."""
 
     LIVE = "live"
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
     PADDING = "padding"
 
 
-class Verdict(enum.Enum):
+class WeightsVerdict(enum.Enum):
     """
     PASS: every element of both sides was compared and is right. FAIL: something is wrong, or has no counterpart.
 
@@ -66,9 +66,9 @@ class Row:
     `first` is the first difference, `special` the first element of which a side is not finite.
     """
 
-    kind: Kind
+    kind: RowKind
     name: str
-    status: Status
+    status: RowStatus
     shape: tuple[int, ...] = ()
     dtype: str = ""
     checked: int = 0
@@ -145,23 +145,23 @@ class Result:
     notes: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> WeightsVerdict:
         """PASS, FAIL or INCOMPLETE."""
-        wrong = any(row.status in (Status.MISMATCH, Status.INCOMPLETE) or row.nonfinite for row in self.rows)
+        wrong = any(row.status in (RowStatus.MISMATCH, RowStatus.INCOMPLETE) or row.nonfinite for row in self.rows)
         if wrong or self.errors or self.layouts or self.replicas:
-            return Verdict.FAIL
+            return WeightsVerdict.FAIL
         nothing = bool(self.checkpoint) and not self.rows
-        return Verdict.INCOMPLETE if self.incomplete or nothing else Verdict.PASS
+        return WeightsVerdict.INCOMPLETE if self.incomplete or nothing else WeightsVerdict.PASS
 
     def raise_for_failure(self) -> None:
         """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""
-        if self.verdict is Verdict.PASS:
+        if self.verdict is WeightsVerdict.PASS:
             return
         from .report_files import as_text
 
         raise WeightsDifferError(self, as_text(self))
 
-    def of_kind(self, kind: Kind) -> tuple[Row, ...]:
+    def of_kind(self, kind: RowKind) -> tuple[Row, ...]:
         """The rows of one kind."""
         return tuple(row for row in self.rows if row.kind is kind)
 
@@ -170,12 +170,12 @@ class Result:
         bad = (
             row
             for row in self.rows
-            if (row.status.badness > Status.EXACT.badness or row.nonfinite)
-            and not (row.kind is Kind.CHECKPOINT and row.status is not Status.INCOMPLETE)
+            if (row.status.badness > RowStatus.EXACT.badness or row.nonfinite)
+            and not (row.kind is RowKind.CHECKPOINT and row.status is not RowStatus.INCOMPLETE)
         )
         return tuple(sorted(bad, key=lambda row: row.order)[:limit])
 
-    def count(self, status: Status, kind: Kind = Kind.LIVE) -> int:
+    def count(self, status: RowStatus, kind: RowKind = RowKind.LIVE) -> int:
         """How many tensors of a kind have a status."""
         return sum(row.status is status for row in self.rows if row.kind is kind)
 

@@ -116,7 +116,7 @@ def shards_of(model: Any, external: ExternalState | None = None) -> tuple[Shard,
 def _external(state: ExternalState | None) -> dict[str, Shard]:
     if state is None:
         return {}
-    found = {item.name: external_shard(item) for item in state.shards()}
+    found = {shard.name: external_shard(shard) for shard in state.shards()}
     wanted = set(state.parameter_names())
     if wanted != set(found):
         missing, extra = sorted(wanted - set(found)), sorted(set(found) - wanted)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @frozen(kw_only=True)
-class Request:
+class VerifyJob:
     """
     What to verify. Facts that are there already need not be collected again.
 
@@ -58,7 +58,7 @@ class _Local:
     shards: tuple[Shard, ...]
 
 
-def run(request: Request) -> Result:
+def run(request: VerifyJob) -> Result:
     """
     Verify on all ranks together; every rank gets the result of all.
 
@@ -68,7 +68,7 @@ def run(request: Request) -> Result:
         with Exchange(limit=request.rank_timeout, stop=request.options.stop) as exchange:
             begun(request.reports, exchange, str(request.checkpoint))
             options = evolve(request.options, pulse=exchange.step)
-            return _Run(evolve(request, options=options), exchange).run()
+            return _Verification(evolve(request, options=options), exchange).run()
     except RankError as error:
         return failed_result(error, str(request.checkpoint), request.reports)
 
@@ -112,10 +112,10 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
 _json = msgspec.json.encode
 
 
-class _Run:
+class _Verification:
     """The steps of one verification. Each is made on every rank, also on one that failed, so that none waits."""
 
-    def __init__(self, request: Request, exchange: Exchange) -> None:
+    def __init__(self, request: VerifyJob, exchange: Exchange) -> None:
         self.request = request
         self.exchange = exchange
         self.part = RankPart(rank=exchange.rank)

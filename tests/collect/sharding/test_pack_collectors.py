@@ -16,31 +16,33 @@ class Acme(UnitCollector):
 
     name = "acme"
 
-    def collect_units(self, book):
-        for item in book.walk.modules:
+    def collect_units(self, tables):
+        for item in tables.walk.modules:
             if not getattr(item.module, "acme_unit", False):
                 continue
-            owner, records = book.module_name(item.module), []
+            owner, records = tables.module_name(item.module), []
             for key, tensor in item.module.named_parameters(recurse=False):
-                book.managed.add(id(tensor))
-                layout = book.layout(("acme", tuple(tensor.shape)), lambda tensor=tensor: _layout(tensor))
+                tables.managed.add(id(tensor))
+                layout = tables.layout(("acme", tuple(tensor.shape)), lambda tensor=tensor: _layout(tensor))
                 records.append(
                     OwnershipFacts(
-                        fqn=book.names(item.module, key)[0],
+                        fqn=tables.names(item.module, key)[0],
                         owner=owner,
-                        unit=len(book.units),
+                        unit=len(tables.units),
                         layout=layout,
-                        identity=book.identity(tensor),
+                        identity=tables.identity(tensor),
                     )
                 )
-            book.add_unit(UnitFacts(name=owner, owner=owner, kind="acme", reduction=book.reduction([0, 1], 2)), records)
+            tables.add_unit(
+                UnitFacts(name=owner, owner=owner, kind="acme", reduction=tables.reduction([0, 1], 2)), records
+            )
 
 
 class Broken(Acme):
     name = "broken"
 
-    def collect_units(self, book):
-        super().collect_units(book)
+    def collect_units(self, tables):
+        super().collect_units(tables)
         raise RuntimeError("half-way")
 
 

@@ -4,7 +4,7 @@ import torch
 from attrs import evolve
 
 from shardlint.facts import ContractFacts, ContractProblem, Environment, FrozenDict, InvariantOutcome, ReplacementFacts
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
 from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
 from shardlint_rules.d1_declarations.invariant_phase_unsupported import InvariantPhaseUnsupported
@@ -49,7 +49,7 @@ def test_d104_a_class_of_ones_own_and_a_contract():
 def test_d105_a_mapping_that_names_no_parameter():
     model = llama(tie_word_embeddings=True)
     type_before = type(model)._tied_weights_keys
-    assert_clean(run_rule(TieDeclarationBroken, facts_of(model)))
+    assert_rule_clean(run_rule(TieDeclarationBroken, facts_of(model)))
     model._tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
     assert_findings(run_rule(TieDeclarationBroken, facts_of(model)), "lm_head.weight")
     assert type(model)._tied_weights_keys is type_before
@@ -63,7 +63,7 @@ def test_d105_the_form_of_an_older_library():
     unknown = evolve(facts, environment=Environment())
     assert_not_evaluated(run_rule(TieDeclarationBroken, unknown), "declares ties as list")
     old = evolve(facts, environment=Environment(versions=FrozenDict(transformers="4.57.1")))
-    assert_clean(run_rule(TieDeclarationBroken, old))
+    assert_rule_clean(run_rule(TieDeclarationBroken, old))
 
 
 def test_d106_nested_flags(tmp_path):
@@ -83,11 +83,11 @@ def test_d106_nested_flags(tmp_path):
         model.config.text_config.tie_word_embeddings = True
         return facts_of(model, tmp_path, info)
 
-    assert_clean(run_rule(TieFlagsDisagree, disagreeing(model)))
+    assert_rule_clean(run_rule(TieFlagsDisagree, disagreeing(model)))
     without_plan = evolve(disagreeing(model), plan=None)
     assert_not_evaluated(run_rule(TieFlagsDisagree, without_plan), "a conversion maps")
     loaded, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert_clean(run_rule(TieFlagsDisagree, disagreeing(loaded, info)))
+    assert_rule_clean(run_rule(TieFlagsDisagree, disagreeing(loaded, info)))
     rewrite(tmp_path, lambda tensors: [tensors.pop(key) for key in list(tensors) if key.endswith("lm_head.weight")])
     broken, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert_findings(run_rule(TieFlagsDisagree, disagreeing(broken, info)), "lm_head.weight")

@@ -9,7 +9,7 @@ from torch import nn
 from shardlint import Target
 from shardlint.checkpoint.tokenizer import tokenizer_size
 from shardlint.collect import collect
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.option_inert import OptionInert
 from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
 from shardlint_rules.d2_structure.adapter_target_unmatched import AdapterTargetUnmatched
@@ -30,7 +30,7 @@ def facts_of(model, **more):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rule", [WrapClassMissing, OptionInert, DeadShadowOfTie, ConfigShapeMismatch])
 def test_stock_models(family, rule):
-    assert_clean(run_rule(rule, facts_of(FAMILIES[family]())))
+    assert_rule_clean(run_rule(rule, facts_of(FAMILIES[family]())))
 
 
 def test_d108_a_block_that_was_replaced_by_another_class():
@@ -41,7 +41,7 @@ def test_d108_a_block_that_was_replaced_by_another_class():
 
     model.model.layers = nn.ModuleList([Block(), Block()])
     assert_findings(run_rule(WrapClassMissing, facts_of(model), classes=("LlamaDecoderLayer",)), "LlamaDecoderLayer")
-    assert_clean(run_rule(WrapClassMissing, facts_of(llama()), classes=("LlamaDecoderLayer",)))
+    assert_rule_clean(run_rule(WrapClassMissing, facts_of(llama()), classes=("LlamaDecoderLayer",)))
     assert_findings(run_rule(WrapClassMissing, facts_of(llama()), classes=("LlamaLayer",)), "LlamaLayer")
 
 
@@ -78,11 +78,11 @@ def test_d208_an_adapter_on_fused_experts():
 
 def test_d208_targets_of_parameters_and_all_linear():
     targets = {"target_modules": ["q_proj"], "target_parameters": ["mlp.experts.gate_up_proj"]}
-    assert_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(qwen3_moe(), **targets))))
-    assert_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(llama(), target_modules="all-linear"))))
-    assert_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(llama(), target_modules=r".*\.q_proj"))))
+    assert_rule_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(qwen3_moe(), **targets))))
+    assert_rule_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(llama(), target_modules="all-linear"))))
+    assert_rule_clean(run_rule(AdapterTargetUnmatched, facts_of(adapted(llama(), target_modules=r".*\.q_proj"))))
     first = adapted(llama(), target_modules=["q_proj"], layers_to_transform=[0])
-    assert_clean(run_rule(AdapterTargetUnmatched, facts_of(first)))
+    assert_rule_clean(run_rule(AdapterTargetUnmatched, facts_of(first)))
 
 
 def test_d208_a_misspelt_target():
@@ -97,7 +97,7 @@ def test_d210_an_embedding_that_was_replaced_by_hand():
     model.model.embed_tokens = nn.Embedding(24, 16)
     assert_findings(run_rule(ConfigShapeMismatch, facts_of(model)), "model.embed_tokens.weight")
     model.model.embed_tokens = nn.Embedding(64, 16)
-    assert_clean(run_rule(ConfigShapeMismatch, facts_of(model)))
+    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(model)))
 
 
 def test_d210_layers_that_were_cut_by_hand():
@@ -105,7 +105,7 @@ def test_d210_layers_that_were_cut_by_hand():
     model.model.layers = model.model.layers[:1]
     assert_findings(run_rule(ConfigShapeMismatch, facts_of(model)), "model.layers")
     model.config.num_hidden_layers = 1
-    assert_clean(run_rule(ConfigShapeMismatch, facts_of(model)))
+    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(model)))
 
 
 def test_d210_experts_and_heads():
@@ -129,7 +129,7 @@ def test_d210_a_tokenizer_larger_than_the_embedding(tmp_path):
     model = llama()
     saved(model, tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer(30, added=[30, 31])))
-    assert_clean(run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path)))
+    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path)))
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer(30, added=[30, 32])))
     found = run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path))
     assert_findings(found, "model.embed_tokens.weight")
@@ -139,7 +139,7 @@ def test_d210_a_tokenizer_larger_than_the_embedding(tmp_path):
 def test_d210_a_generation_config_of_another_model(tmp_path):
     model = llama()
     saved(model, tmp_path)
-    assert_clean(run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path)))
+    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path)))
     ids = {"bos_token_id": 31, "eos_token_id": [2, 32], "decoder_start_token_id": 128000}
     (tmp_path / "generation_config.json").write_text(json.dumps(ids))
     found = run_rule(ConfigShapeMismatch, facts_of(model, checkpoint=tmp_path))

@@ -6,7 +6,7 @@ import torch
 
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import ContractFacts, InvariantOutcome, ProbeFacts
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.materialization_invariant_failed import MaterializationInvariantFailed
 from shardlint_rules.d4_materialization.meta_tensor_left import MetaTensorLeft
 from shardlint_rules.d4_materialization.rebuildable_buffer_incomplete import RebuildableBufferIncomplete
@@ -40,7 +40,7 @@ def test_d402_the_recipe_of_a_module():
     rotary = model.model.rotary_emb
     recipe = SimpleNamespace(source="original_inv_freq", factory=None)
     rotary.__dict__["_hp_rebuildable_buffer_specs"] = {"inv_freq": recipe}
-    assert_clean(run_rule(RebuildableBufferIncomplete, facts_of(model)))
+    assert_rule_clean(run_rule(RebuildableBufferIncomplete, facts_of(model)))
     rotary._non_persistent_buffers_set.discard("inv_freq")
     recipe.source = None
     found = run_rule(RebuildableBufferIncomplete, facts_of(model))
@@ -61,16 +61,16 @@ def test_d406_to_empty_unties():
     for build in (lambda: llama(tie_word_embeddings=True), gpt2):
         with torch.device("meta"):
             model = build()
-        assert_clean(run_rule(TieNotReal, facts_of(model)))
+        assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
         model.to_empty(device="cpu")
         assert_findings(run_rule(TieNotReal, facts_of(model)), "lm_head.weight")
         model.tie_weights()
-        assert_clean(run_rule(TieNotReal, facts_of(model)))
+        assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
 
 
 def test_d406_a_replaced_embedding_among_several_ties():
     model = t5()
-    assert_clean(run_rule(TieNotReal, facts_of(model)))
+    assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
     model.encoder.embed_tokens = torch.nn.Embedding(32, 16)
     assert_findings(run_rule(TieNotReal, facts_of(model)), "encoder.embed_tokens.weight")
 
@@ -80,7 +80,7 @@ def test_d406_equal_values_are_not_enough():
     model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
     assert_findings(run_rule(TieNotReal, facts_of(model)), "lm_head.weight")
     model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach())
-    assert_clean(run_rule(TieNotReal, facts_of(model)))
+    assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
 
 
 def test_d406_a_pair_that_the_loader_keeps_apart(tmp_path):
@@ -91,7 +91,7 @@ def test_d406_a_pair_that_the_loader_keeps_apart(tmp_path):
     rewrite(tmp_path, lambda tensors: None)
     loaded = type(model).from_pretrained(tmp_path, tie_word_embeddings=True)
     assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
-    assert_clean(run_rule(TieNotReal, facts_of(loaded, tmp_path)))
+    assert_rule_clean(run_rule(TieNotReal, facts_of(loaded, tmp_path)))
 
 
 def test_d406_meta_ends_that_are_apart_cannot_be_compared():
@@ -102,4 +102,4 @@ def test_d406_meta_ends_that_are_apart_cannot_be_compared():
 
 
 def test_d406_no_tie_declared():
-    assert_clean(run_rule(TieNotReal, facts_of(bert())))
+    assert_rule_clean(run_rule(TieNotReal, facts_of(bert())))

@@ -9,7 +9,7 @@ from shardlint import Severity, Target
 from shardlint.analysis.origins import origins
 from shardlint.collect import collect
 from shardlint.engine.runner import SelectedRule, evaluate
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.mixed_devices import MixedDevices
 from shardlint_rules.d4_materialization.non_finite_state import NonFiniteState
 from shardlint_rules.d4_materialization.precision_critical_narrowed import PrecisionCriticalNarrowed
@@ -48,7 +48,7 @@ def test_masks_and_bounds_are_no_defects():
     model = nn.Module()
     model.register_buffer("mask", torch.triu(torch.full((4, 4), -torch.inf), 1), persistent=False)
     model.register_buffer("upper", torch.tensor(torch.inf))
-    assert_clean(run_rule(NonFiniteState, facts_of(model)))
+    assert_rule_clean(run_rule(NonFiniteState, facts_of(model)))
     model.mask[0, 1] = torch.nan
     assert_findings(run_rule(NonFiniteState, facts_of(model)), "mask")
 
@@ -64,7 +64,7 @@ def test_a_router_bias_in_bfloat16(tmp_path):
     (name,) = [name for name, _ in model.named_buffers() if name.endswith("e_score_correction_bias")]
     model.get_buffer(name).copy_(torch.linspace(1.0, 1.01, 8))
     saved(model, tmp_path)
-    assert_clean(run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path)))
+    assert_rule_clean(run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path)))
     model.to(torch.bfloat16)
     found = run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path))
     assert_findings(found, name, name.replace("e_score_correction_bias", "weight"))
@@ -80,7 +80,7 @@ def test_a_state_space_model_in_bfloat16(tmp_path):
     assert_not_evaluated(run_rule(PrecisionCriticalNarrowed, facts_of(model)), critical[0])
     assert_findings(run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path / "wide")), *critical)
     saved(model, tmp_path / "narrow")
-    assert_clean(run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path / "narrow")))
+    assert_rule_clean(run_rule(PrecisionCriticalNarrowed, facts_of(model, checkpoint=tmp_path / "narrow")))
 
 
 def test_ties_that_to_empty_lost():
@@ -94,7 +94,7 @@ def test_ties_that_a_sharded_model_keeps(one_rank):
     with torch.device("meta"):
         model = fully_shard(llama(tie_word_embeddings=True))
     model.to_empty(device="cpu")
-    assert_clean(run_rule(TieNotReal, facts_of(model)))
+    assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
 
 
 def test_offloading_is_told(one_rank):
@@ -104,7 +104,7 @@ def test_offloading_is_told(one_rank):
     plain.hf_device_map = {"": "cpu"}
     assert facts_of(plain).model.offload == ("its device map places modules on the CPU or on disk",)
     assert facts_of(nn.Linear(2, 2)).model.offload == ()
-    assert_clean(run_rule(MixedDevices, facts_of(model)))
+    assert_rule_clean(run_rule(MixedDevices, facts_of(model)))
 
 
 def test_offloading_by_hooks_is_told():

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import ContractFacts, ConversionFacts, InvariantOutcome, LoadFacts
-from shardlint.testing import assert_clean, assert_findings, assert_not_evaluated, run_rule
+from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d5_checkpoint.checkpoint_invariant_failed import CheckpointInvariantFailed
 from shardlint_rules.d5_checkpoint.conversion_not_reversible import ConversionNotReversible
 from shardlint_rules.d5_checkpoint.coverage_incomplete import CoverageIncomplete
@@ -53,7 +53,7 @@ def test_d501_experts_behind_a_conversion(tmp_path):
     model = mixtral()
     saved(model, tmp_path)
     facts = facts_of(model, tmp_path)
-    assert_clean(run_rule(CoverageIncomplete, facts))
+    assert_rule_clean(run_rule(CoverageIncomplete, facts))
     assert_not_evaluated(run_rule(CoverageIncomplete, evolve(facts, plan=None)), "a conversion maps")
     rewrite(
         tmp_path,
@@ -83,7 +83,7 @@ def test_d501_a_new_head_is_a_warning(tmp_path):
 def test_d501_a_plain_module(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     save_file(net.state_dict(), tmp_path / "model.safetensors")
-    assert_clean(run_rule(CoverageIncomplete, facts_of(net, tmp_path)))
+    assert_rule_clean(run_rule(CoverageIncomplete, facts_of(net, tmp_path)))
     net.append(torch.nn.Linear(4, 2))
     assert_findings(run_rule(CoverageIncomplete, facts_of(net, tmp_path)), "2.weight", "2.bias")
 
@@ -93,7 +93,7 @@ def test_d501_causal_masks_of_old_checkpoints(tmp_path):
     saved(model, tmp_path, "1GB")
     old = {f"h.{layer}.attn.bias": torch.ones(1, 1, 32, 32, dtype=torch.bool) for layer in range(2)}
     rewrite(tmp_path, lambda tensors: tensors.update(old))
-    assert_clean(run_rule(CoverageIncomplete, facts_of(model, tmp_path)))
+    assert_rule_clean(run_rule(CoverageIncomplete, facts_of(model, tmp_path)))
 
 
 def test_d502_recorded_conversions():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shardlint.weights.compare.bits import bits_of, has_nonfinite, lossless, nonfinite_mask, torch_dtype, values_of
 from shardlint.weights.compare.counts import Tally
-from shardlint.weights.compare.live_tensor import LiveTensor, Unreadable
+from shardlint.weights.compare.live_tensor import LiveBytes, Unreadable
 from shardlint.weights.compare.threads import Compared
 from shardlint.weights.storage.stored_tensors import ReadError
 from shardlint.weights.symbolic.tensor import SymbolicTensor
@@ -232,7 +232,7 @@ def test_threads_do_not_change_the_outcome(tmp_path):
     live = {key: value.clone() for key, value in values.items()}
     live["w3"][1000:] = 0
     live["w6"][5, 5] = float("nan")
-    pieces = [piece for key in values for piece in pieces_of(LiveTensor(key, live[key]), leaf(sources[key]), sources)]
+    pieces = [piece for key in values for piece in pieces_of(LiveBytes(key, live[key]), leaf(sources[key]), sources)]
     one, two = (compare(pieces, sources, Options(threads=threads)) for threads in (1, 3))
     assert one.counts == two.counts
     assert one.counts["w6", "w6"].nonfinite == 1
@@ -261,14 +261,14 @@ def test_a_short_file_is_an_error_with_its_place(tmp_path):
 )
 def test_what_cannot_be_read_is_refused(tensor, word):
     with pytest.raises(Unreadable, match=word):
-        LiveTensor("w", tensor)
+        LiveBytes("w", tensor)
 
 
 def test_storage_smaller_than_its_shape_is_refused():
     tensor = torch.zeros(10)
     tensor.untyped_storage().resize_(8)
     with pytest.raises(Unreadable, match="needs 40 bytes, its storage has 8"):
-        LiveTensor("w", tensor)
+        LiveBytes("w", tensor)
 
 
 def test_every_name_of_safetensors_has_a_dtype_or_is_refused():

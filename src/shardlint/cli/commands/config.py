@@ -9,7 +9,7 @@ import click
 
 from ...names import counted
 from ...rule import Severity
-from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, Group, Problem, echo
+from ..base import EXIT_OK, EXIT_UNTRUSTED, WIDEST_HELP, Command, CommandGroup, Problem, echo
 from ..options import config_options, format_option, load, pack_options, packs_of
 from ..output import parse_outputs, reporters_of, where_set, write_whole
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...config import Settings
 
 
-@click.group("config", cls=Group, context_settings={"max_content_width": WIDEST_HELP})
+@click.group("config", cls=CommandGroup, context_settings={"max_content_width": WIDEST_HELP})
 def command() -> None:
     """Show, validate, describe or start the configuration."""
 
@@ -69,8 +69,8 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
     parse_outputs(settings.output_format, reporters_of(session.registry), where_set(settings))
     found = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
     findings = (*session.registry.diagnostics, *session.selection.diagnostics, *found.diagnostics)
-    errors = sum(item.severity is Severity.ERROR for item in findings)
-    echo([finding_line(item) for item in findings] + [_validated(settings, errors)])
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    echo([finding_line(finding) for finding in findings] + [_validated(settings, errors)])
     return EXIT_UNTRUSTED if errors else EXIT_OK
 
 

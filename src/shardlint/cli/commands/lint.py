@@ -15,7 +15,7 @@ from ..heavy_options import WeightChoices, shown_progress, weight_options
 from ..interrupts import Interruption
 from ..options import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..output import outputs_of, report_options, reporters_of, write_outputs
-from ..targets import Request, obtain, target_options
+from ..targets import TargetRequest, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
@@ -158,7 +158,7 @@ def command(
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    request = Request(target, checkpoint, contract, arg)
+    request = TargetRequest(target, checkpoint, contract, arg)
     with Interruption() as interruption:
         job = lint_in_job(
             lambda: obtain(request, registry, settings, values=session.wants_values),

@@ -11,7 +11,7 @@ from ...names import glob_matches
 from ..base import Command, Problem, echo, option
 from ..options import format_option, load, pack_options, packs_of, stacked
 from ..output import terminal_width, write_whole
-from ..targets import Request, obtain, target_options
+from ..targets import TargetRequest, obtain, target_options
 
 if TYPE_CHECKING:
     from ...facts import Facts, ShardingFacts
@@ -85,7 +85,7 @@ def command(
 
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
-    facts, _ = obtain(Request(target, checkpoint, contract, arg), registry, settings)
+    facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
     sharding = _matching(_sharding(facts), match)
     if facts.environment.world_size > 1 and facts.environment.rank != rank and target.partition(":")[2]:
         return
@@ -114,7 +114,9 @@ def _sharding(facts: Facts) -> ShardingFacts:
 def _matching(sharding: ShardingFacts, globs: tuple[str, ...]) -> ShardingFacts:
     if not globs:
         return sharding
-    kept = tuple(item for item in sharding.parameters if any(glob_matches(glob, item.fqn) for glob in globs))
+    kept = tuple(
+        parameter for parameter in sharding.parameters if any(glob_matches(glob, parameter.fqn) for glob in globs)
+    )
     if not kept:
         raise Problem(f"--match {' '.join(globs)}: expected the name of a parameter, found none that matches")
     return evolve(sharding, parameters=kept)

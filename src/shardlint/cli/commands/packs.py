@@ -48,14 +48,14 @@ def command(
     else:
         rows = [
             (
-                item.name,
-                f"{item.dist or '(local)'} {item.version}".strip(),
-                f"api {item.api}" if item.api is not None else "",
-                item.status.value,
-                counted(item.rules, "rule"),
-                item.location,
+                pack.name,
+                f"{pack.dist or '(local)'} {pack.version}".strip(),
+                f"api {pack.api}" if pack.api is not None else "",
+                pack.status.value,
+                counted(pack.rules, "rule"),
+                pack.location,
             )
-            for item in registry.packs
+            for pack in registry.packs
         ]
         echo([_painted(line, style) for line in table(rows, width)])
         for finding in registry.diagnostics:

@@ -67,21 +67,21 @@ def command(
     SELECTOR is a code, prefix, phase, name, tag, pack or ALL.
     """
     from ...engine.selection import Item, Layer, flag_layer, select_from
-    from ...engine.source import Source
+    from ...engine.source import SettingSource
 
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     layer = flag_layer(select, extend_select, ignore, severity)
     decisions: Sequence[Decision] = select_from(registry, (*settings.layers, layer)).decisions
     if selectors:
-        asked = Layer(select=tuple(Item(text, Source(text="SELECTOR")) for text in selectors))
+        asked = Layer(select=tuple(Item(text, SettingSource(text="SELECTOR")) for text in selectors))
         chosen = select_from(registry, (asked,))
-        wanted = {item.rule.rule_class.code for item in chosen.decisions if item.enabled}
-        decisions = [item for item in decisions if item.rule.rule_class.code in wanted]
+        wanted = {decision.rule.rule_class.code for decision in chosen.decisions if decision.enabled}
+        decisions = [decision for decision in decisions if decision.rule.rule_class.code in wanted]
     if output_format == "json":
         from ...report.json import encode
 
-        echo(encode([_record(item) for item in decisions]))
+        echo(encode([_record(decision) for decision in decisions]))
     else:
         echo(_enabled(decisions, style_of(color)) if enabled else _listed(decisions, style_of(color)))
 
@@ -110,13 +110,13 @@ def _summary(item: Decision) -> str:
 
 def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
     lines: list[str] = []
-    rules = [item.rule.rule_class for item in decisions]
+    rules = [decision.rule.rule_class for decision in decisions]
     columns = [
         max(map(len, cells), default=0) for cells in zip(*((rule.code, rule.name) for rule in rules), strict=True)
     ]
     for phase in sorted({rule.phase for rule in rules}):
-        members = [item for item in decisions if item.rule.rule_class.phase is phase]
-        rows = [(*_identity(item, columns), _severity(item), _summary(item)) for item in members]
+        members = [decision for decision in decisions if decision.rule.rule_class.phase is phase]
+        rows = [(*_identity(member, columns), _severity(member), _summary(member)) for member in members]
         lines += [style.paint(f"{phase.value} {phase.title}", "bold"), *table(rows, terminal_width(), "  "), ""]
     always = ", ".join(sorted(DIAGNOSTICS))
     last = f"{counted(len(decisions), 'rule')}; the engine's own findings are always on: {always}"
@@ -137,13 +137,13 @@ def _severity(item: Decision) -> str:
 
 def _enabled(decisions: Sequence[Decision], style: Style) -> list[str]:
     rows = []
-    for item in decisions:
-        rule = item.rule.rule_class
-        why = f"{item.selector or 'nothing selects it'} by {item.decided_by}"
-        if item.severity_from:
-            why += f", severity by {item.severity_from}"
-        rows.append((_STATE[item.enabled], rule.code, rule.name, _severity(item), why))
+    for decision in decisions:
+        rule = decision.rule.rule_class
+        why = f"{decision.selector or 'nothing selects it'} by {decision.decided_by}"
+        if decision.severity_from:
+            why += f", severity by {decision.severity_from}"
+        rows.append((_STATE[decision.enabled], rule.code, rule.name, _severity(decision), why))
     lines = table(rows, terminal_width())
     shown = [line if line.startswith("on") else style.paint(line, "dim") for line in lines]
-    on = sum(1 for item in decisions if item.enabled)
+    on = sum(1 for decision in decisions if decision.enabled)
     return [*shown, "", f"{counted(len(decisions), 'rule')}: {on} on, {len(decisions) - on} off"]

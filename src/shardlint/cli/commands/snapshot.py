@@ -9,7 +9,7 @@ import click
 from ..base import Command
 from ..options import load, pack_options, packs_of
 from ..output import check_writable, write_whole
-from ..targets import Request, obtain, target_options
+from ..targets import TargetRequest, obtain, target_options
 
 
 @click.command(
@@ -49,5 +49,5 @@ def command(
         check_writable(Path(output), f"--output {output}")
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
-    facts, _ = obtain(Request(target, checkpoint, contract, arg), registry, settings)
+    facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
     write_whole(output, encode_facts(facts).decode() + "\n")

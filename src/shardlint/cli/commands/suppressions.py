@@ -14,7 +14,7 @@ from ...report.style import Style
 from ..base import Command, echo, option
 from ..options import as_of_option, color_option, format_option, load, pack_options, packs_of, style_of
 from ..output import terminal_width
-from ..targets import Request, obtain
+from ..targets import TargetRequest, obtain
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -64,18 +64,18 @@ def command(
     """
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
-    request = Request(target, checkpoint) if target else None
+    request = TargetRequest(target, checkpoint) if target else None
     states = _states(settings, registry, as_of, request)
     if output_format == "json":
         from ...report.json import encode
 
-        echo(encode([_record(item) for item in states]))
+        echo(encode([_record(state) for state in states]))
     else:
         echo(_listed(states, style_of(color)))
 
 
 def _states(
-    settings: Settings, registry: Registry, as_of: date | None, request: Request | None
+    settings: Settings, registry: Registry, as_of: date | None, request: TargetRequest | None
 ) -> Sequence[SuppressionState]:
     from ...engine.suppressions import apply_suppressions
 

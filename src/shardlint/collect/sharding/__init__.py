@@ -1,7 +1,7 @@
 """Who owns each parameter, how it is cut and where its gradient is summed, read from live objects."""
 
-from .book import Book
 from .collector import UnitCollector
-from .ownership import facts_of, ownership_book, sharding_facts
+from .ownership import collect_ownership, facts_of, sharding_facts
+from .ownership_tables import OwnershipTables
 
-__all__ = ["Book", "UnitCollector", "facts_of", "ownership_book", "sharding_facts"]
+__all__ = ["OwnershipTables", "UnitCollector", "collect_ownership", "facts_of", "sharding_facts"]

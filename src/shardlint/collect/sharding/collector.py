@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .book import Book
+    from .ownership_tables import OwnershipTables
 
 
 class UnitCollector:
     """
-    Finds the units of one framework and writes them, with their parameters, into the book.
+    Finds the units of one framework and writes them, with their parameters, into the tables.
 
     A pack returns an instance from `shardlint_collectors()`; its units then stand in the `sharding` section beside
     those of FSDP and DDP, and every rule sees them. It must not change the model and must not run a collective; what
@@ -20,8 +20,8 @@ class UnitCollector:
     name = ""
     section = "sharding"
 
-    def collect_units(self, book: Book) -> None:
-        """Add units with `book.add_unit`, and the ids of the tensors that they manage to `book.managed`."""
+    def collect_units(self, tables: OwnershipTables) -> None:
+        """Add units with `tables.add_unit`, and the ids of the tensors that they manage to `tables.managed`."""
         raise NotImplementedError
 
     def collect(self, target: Any, walk: Any, facts: Any) -> None:

@@ -11,9 +11,9 @@ from ...boxes import flat_boxes
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ...introspect.versioned import UNKNOWN, Missing, as_bool, enum_name, first, ints, known, listed
-from .book import Book, marks_of
 from .collector import UnitCollector
 from .groups import asked_once, has_base, ranks_of
+from .ownership_tables import OwnershipTables, marks_of
 
 _PRECISION = ("param_dtype", "reduce_dtype", "buffer_dtype", "cast_forward_inputs")
 
@@ -23,13 +23,13 @@ class Fsdp1(UnitCollector):
 
     name = "fsdp1"
 
-    def collect_units(self, book: Book) -> None:
+    def collect_units(self, tables: OwnershipTables) -> None:
         """Add every wrapper that manages parameters."""
-        for item in book.walk.modules:
-            if _is_fsdp1(type(item.module)):
-                handle = first(item.module, "_handle")
+        for module in tables.walk.modules:
+            if _is_fsdp1(type(module.module)):
+                handle = first(module.module, "_handle")
                 if handle is not None and handle is not UNKNOWN:
-                    _Wrapper(book, item.module, handle).add()
+                    _Wrapper(tables, module.module, handle).add()
 
 
 @asked_once
@@ -38,17 +38,17 @@ def _is_fsdp1(kind: type) -> bool:
 
 
 class _Wrapper:
-    def __init__(self, book: Book, module: Any, handle: Any) -> None:
-        self.book, self.module, self.handle = book, module, handle
+    def __init__(self, tables: OwnershipTables, module: Any, handle: Any) -> None:
+        self.tables, self.module, self.handle = tables, module, handle
         self.flat = first(handle, "flat_param")
-        self.owner = book.module_name(module)
-        self.unit = len(book.units)
+        self.owner = tables.module_name(module)
+        self.unit = len(tables.units)
         self.missing = Missing()
         self.originals = as_bool(first(module, "_use_orig_params"))
 
     def add(self) -> None:
         records = list(self.records())
-        self.book.add_unit(self.facts(), records)
+        self.tables.add_unit(self.facts(), records)
 
     def facts(self) -> UnitFacts:
         strategy = enum_name(self.missing("reshard_after_forward", first(self.module, "sharding_strategy")))
@@ -74,7 +74,7 @@ class _Wrapper:
         found = {name: first(policy, name) for name in _PRECISION}
         return FrozenDict(
             {
-                name: value if isinstance(value, bool) else self.book.text(value)
+                name: value if isinstance(value, bool) else self.tables.text(value)
                 for name, value in found.items()
                 if value is not UNKNOWN and value is not None
             }
@@ -87,16 +87,16 @@ class _Wrapper:
             ranks = _product(ranks, between)
         if ranks is None:
             self.missing.names.extend(("reduction ranks", "divisor"))
-            return self.book.reduction(None, None)
-        return self.book.reduction(ranks, float(len(ranks)))
+            return self.tables.reduction(None, None)
+        return self.tables.reduction(ranks, float(len(ranks)))
 
     def records(self) -> Iterator[OwnershipFacts]:
-        book, flat = self.book, self.flat
-        book.managed.add(id(flat))
+        tables, flat = self.tables, self.flat
+        tables.managed.add(id(flat))
         originals = listed(first(flat, "_params"))
-        book.managed.update(map(id, originals))
+        tables.managed.update(map(id, originals))
         # Within a step the modules hold views of the gathered parameter in place of the originals.
-        book.managed.update(id(view) for view in listed(first(flat, "_tensors")) if view is not None)
+        tables.managed.update(id(view) for view in listed(first(flat, "_tensors")) if view is not None)
         infos = listed(first(flat, "_param_infos"))
         shapes, shards = listed(first(flat, "_shapes")), listed(first(flat, "_shard_param_infos"))
         shared = self.shared_names()
@@ -107,20 +107,20 @@ class _Wrapper:
             shard = shards[index] if index < len(shards) else UNKNOWN
             layout = self.layout(size, (0, math.prod(size)) if whole else _flat_range(size, shard))
             name, module = info[0], info[1]
-            identity = book.identity(tensor if tensor is not flat else info)
-            names = [*book.names(module, name), *shared.get((id(module), name), ())]
+            identity = tables.identity(tensor if tensor is not flat else info)
+            names = [*tables.names(module, name), *shared.get((id(module), name), ())]
             for fqn in dict.fromkeys(names):
                 yield OwnershipFacts(
                     fqn=fqn,
                     owner=self.owner,
                     unit=self.unit,
-                    domain=book.domain(layout),
+                    domain=tables.domain(layout),
                     layout=layout,
                     identity=identity,
-                    dtype=book.text(flat.dtype),
-                    device=book.text(flat.device),
+                    dtype=tables.text(flat.dtype),
+                    device=tables.text(flat.device),
                     requires_grad=bool(tensor.requires_grad),
-                    optimized=book.is_optimized(tensor),
+                    optimized=tables.is_optimized(tensor),
                     marks=marks_of(tensor),
                 )
 
@@ -129,12 +129,12 @@ class _Wrapper:
         found: dict[tuple[int, str], list[str]] = {}
         for info in listed(first(self.flat, "_shared_param_infos")):
             key = (id(info.prim_module), info.prim_param_name)
-            found.setdefault(key, []).extend(self.book.names(info.module, info.param_name))
+            found.setdefault(key, []).extend(self.tables.names(info.module, info.param_name))
         return found
 
     def layout(self, shape: tuple[int, ...], flat: tuple[int, int] | None) -> int:
         key = ("fsdp1", shape, flat)
-        return self.book.layout(
+        return self.tables.layout(
             key,
             lambda: LayoutFacts(
                 global_shape=shape,

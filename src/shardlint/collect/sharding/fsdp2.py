@@ -12,10 +12,10 @@ from ...facts import FrozenDict
 from ...facts.sharding import UnitFacts
 from ...introspect.attributes import author_type
 from ...introspect.versioned import UNKNOWN, Missing, as_bool, first, listed
-from .book import Book
 from .collector import UnitCollector
 from .fsdp2_parameters import ParameterReader
 from .groups import asked_once, has_base
+from .ownership_tables import OwnershipTables
 
 _FLAGS = (
     "reduce_grads",
@@ -34,13 +34,13 @@ class Fsdp2(UnitCollector):
 
     name = "fsdp2"
 
-    def collect_units(self, book: Book) -> None:
-        """Add every parameter group of every state to the book."""
-        units = list(_units(book))
-        names = {id(unit.state): book.owner_name(unit.modules) for unit in units}
+    def collect_units(self, tables: OwnershipTables) -> None:
+        """Add every parameter group of every state to the tables."""
+        units = list(_units(tables))
+        names = {id(unit.state): tables.owner_name(unit.modules) for unit in units}
         for unit in units:
             for index in range(len(unit.groups)):
-                _Group(book, unit, names, index).add()
+                _ParameterGroup(tables, unit, names, index).add()
 
 
 @frozen
@@ -50,13 +50,13 @@ class _Unit:
     groups: list[Any]
 
 
-def _units(book: Book) -> Iterator[_Unit]:
+def _units(tables: OwnershipTables) -> Iterator[_Unit]:
     """Each FSDP state once, with its modules: several modules may share one."""
     reached: dict[int, tuple[Any, list[Any]]] = {}
-    for item in book.walk.modules:
-        state = state_of(item.module)
+    for module in tables.walk.modules:
+        state = state_of(module.module)
         if state is not None:
-            reached.setdefault(id(state), (state, []))[1].append(item.module)
+            reached.setdefault(id(state), (state, []))[1].append(module.module)
     for state, modules in reached.values():
         yield _Unit(state, tuple(listed(first(state, "_modules"))) or tuple(modules), groups_of(state))
 
@@ -86,11 +86,11 @@ def groups_of(state: Any) -> list[Any]:
     return [] if single is None or single is UNKNOWN else [single]
 
 
-class _Group:
-    """One parameter group on its way into the book."""
+class _ParameterGroup:
+    """One parameter group on its way into the tables."""
 
-    def __init__(self, book: Book, unit: _Unit, names: dict[int, str], index: int) -> None:
-        self.book, self.names, self.index = book, names, index
+    def __init__(self, tables: OwnershipTables, unit: _Unit, names: dict[int, str], index: int) -> None:
+        self.tables, self.names, self.index = tables, names, index
         self.state, self.modules, self.groups = unit.state, unit.modules, len(unit.groups)
         self.group = unit.groups[index]
         self.owner = names[id(unit.state)]
@@ -98,9 +98,9 @@ class _Group:
         self.missing = Missing()
 
     def add(self) -> None:
-        reader = ParameterReader(self.book, self.owner, len(self.book.units), self.mesh_info)
+        reader = ParameterReader(self.tables, self.owner, len(self.tables.units), self.mesh_info)
         params = listed(first(self.group, "fsdp_params"))
-        self.book.add_unit(self.facts(), [record for param in params for record in reader.records(param)])
+        self.tables.add_unit(self.facts(), [record for param in params for record in reader.records(param)])
 
     def facts(self) -> UnitFacts:
         missing = self.missing
@@ -111,11 +111,11 @@ class _Group:
             name=self.owner if not self.index else f"{self.owner}#{self.index}",
             owner=self.owner,
             kind=self.kind(),
-            modules=tuple(self.book.module_name(module) for module in self.modules),
+            modules=tuple(self.tables.module_name(module) for module in self.modules),
             classes=tuple(author_type(type(module)).__name__ for module in self.modules),
             group=self.index,
             groups=self.groups,
-            mesh=self.book.mesh(missing("mesh", mesh)),
+            mesh=self.tables.mesh(missing("mesh", mesh)),
             reduction=self.reduction(mesh),
             mixed_precision=self.precision(),
             reshard_after_forward=None if "reshard_after_forward" in missing.names else resharded is not None,
@@ -149,7 +149,7 @@ class _Group:
         found = {name: first(policy, name) for name in _PRECISION}
         return FrozenDict(
             {
-                name: value if isinstance(value, bool) or value is None else self.book.text(value)
+                name: value if isinstance(value, bool) or value is None else self.tables.text(value)
                 for name, value in found.items()
                 if value is not UNKNOWN
             }
@@ -158,15 +158,15 @@ class _Group:
     def prefetch(self, name: str) -> tuple[str, ...]:
         states = listed(self.missing(name.removeprefix("_states_to_"), first(self.state, name)))
         return tuple(
-            self.names.get(id(state)) or self.book.owner_name(listed(first(state, "_modules"))) for state in states
+            self.names.get(id(state)) or self.tables.owner_name(listed(first(state, "_modules"))) for state in states
         )
 
     def reduction(self, mesh: Any) -> int:
-        index = self.book.mesh(mesh)
-        ranks = (self.book.meshes[index].ranks or None) if index is not None else None
+        index = self.tables.mesh(mesh)
+        ranks = (self.tables.meshes[index].ranks or None) if index is not None else None
         if ranks is None:
             self.missing.names.append("reduction ranks")
-        return self.book.reduction(ranks, self.divisor(len(ranks) if ranks else None))
+        return self.tables.reduction(ranks, self.divisor(len(ranks) if ranks else None))
 
     def divisor(self, size: int | None) -> float | None:
         factor = first(self.group, "gradient_divide_factor")
@@ -187,7 +187,7 @@ def _hooks_alive(state: Any, modules: Iterable[Any]) -> bool | None:
     if not wanted:
         return None
     hooks = (first(module, "_forward_pre_hooks") for module in modules)
-    return any(number in wanted for item in hooks if isinstance(item, dict) for number in item)
+    return any(number in wanted for hook in hooks if isinstance(hook, dict) for number in hook)
 
 
 @asked_once

@@ -12,7 +12,7 @@ from ...boxes import product, rechunk, replay
 from ...facts import EMPTY
 from ...facts.sharding import LayoutFacts, OwnershipFacts
 from ...introspect.versioned import UNKNOWN, as_bool, first, ints, known, listed
-from .book import Book, marks_of
+from .ownership_tables import OwnershipTables, marks_of
 
 _OTHER_STATES = ("_unsharded_param", "_sharded_post_forward_param")
 _ATTRIBUTES = (
@@ -32,13 +32,13 @@ _ATTRIBUTES = (
 class ParameterReader:
     """Reads the managed parameters of one group into ownership records."""
 
-    def __init__(self, book: Book, owner: str, unit: int, mesh_info: Any) -> None:
-        self.book, self.owner, self.unit, self.mesh_info = book, owner, unit, mesh_info
-        self.find = book.walk.find_tensor
+    def __init__(self, tables: OwnershipTables, owner: str, unit: int, mesh_info: Any) -> None:
+        self.tables, self.owner, self.unit, self.mesh_info = tables, owner, unit, mesh_info
+        self.find = tables.walk.find_tensor
 
     def records(self, param: Any) -> list[OwnershipFacts]:
         """The record of a parameter under each of its names."""
-        book, values = self.book, values_of(param)
+        tables, values = self.tables, values_of(param)
         tensor, replaced = values["sharded_param"], False
         others: Sequence[Any] = ()
         if values.get("_unsharded_param") is not None or values.get("_sharded_post_forward_param") is not None:
@@ -50,12 +50,12 @@ class ParameterReader:
             walked = None if replaced else self.find(tensor)
         names = self.names(values) if walked is None else walked.names
         layout, domain, dtype, device = self.kind(values, tensor)
-        identity, origin = book.identity(tensor), book.origin(values.get("_orig_param_uid"))
-        book.managed.add(id(tensor))
-        for item in others:
-            book.managed.add(id(item))
-            book.stand_in(item, identity)
-        requires_grad, optimized = tensor.requires_grad, book.is_optimized(tensor)
+        identity, origin = tables.identity(tensor), tables.origin(values.get("_orig_param_uid"))
+        tables.managed.add(id(tensor))
+        for other in others:
+            tables.managed.add(id(other))
+            tables.stand_in(other, identity)
+        requires_grad, optimized = tensor.requires_grad, tables.is_optimized(tensor)
         marks = marks_of(tensor) if tensor.__dict__ else EMPTY
         return [
             OwnershipFacts(
@@ -79,9 +79,9 @@ class ParameterReader:
     def names(self, values: Mapping[str, Any]) -> list[str]:
         """Every FQN under which the modules of the parameter registered it when they were wrapped."""
         info, told = values["_module_info"], values.get("_param_fqn")
-        names = self.book.names(info.module, info.param_name, told if isinstance(told, str) else None)
+        names = self.tables.names(info.module, info.param_name, told if isinstance(told, str) else None)
         shared = zip(listed(first(info, "shared_modules")), listed(first(info, "shared_param_names")), strict=False)
-        return list(itertools.chain(names, *(self.book.names(module, name) for module, name in shared)))
+        return list(itertools.chain(names, *(self.tables.names(module, name) for module, name in shared)))
 
     def elsewhere(self, values: Mapping[str, Any], tensor: Any) -> tuple[Any, bool]:
         """
@@ -114,32 +114,32 @@ class ParameterReader:
             getattr(values.get("fsdp_placement"), "dim", None),
             None if source is None else (id(source.mesh), source.placements),
         )
-        found = self.book.kinds.get(key)
+        found = self.tables.kinds.get(key)
         if found is None:
             layout = self.layout(values, tensor, info, source)
-            texts = self.book.text(local.dtype), self.book.text(local.device)
-            found = self.book.kinds[key] = (layout, self.book.domain(layout), *texts)
+            texts = self.tables.text(local.dtype), self.tables.text(local.device)
+            found = self.tables.kinds[key] = (layout, self.tables.domain(layout), *texts)
         return found
 
     def layout(self, values: Mapping[str, Any], tensor: Any, info: Any, source: Any) -> int:
-        """The index of the parameter's layout in the book."""
-        book = self.book
+        """The index of the parameter's layout in the tables."""
+        tables = self.tables
         mesh, placements, shape = _cut_of(tensor)
         dim = first(values.get("fsdp_placement"), "dim")
-        book.keep(info, mesh, None if source is None else source.mesh)
+        tables.keep(info, mesh, None if source is None else source.mesh)
         hidden = source is None and values.get("is_dtensor") is True
         facts = LayoutFacts(
             global_shape=ints(shape) or (),
             local_shape=ints(tensor._local_tensor.shape) or (),
-            mesh=book.mesh(mesh),
-            placements=book.placements(placements),
-            source_mesh=None if source is None else book.mesh(source.mesh),
-            source_placements=() if source is None else book.placements(source.placements),
+            mesh=tables.mesh(mesh),
+            placements=tables.placements(placements),
+            source_mesh=None if source is None else tables.mesh(source.mesh),
+            source_placements=() if source is None else tables.placements(source.placements),
             data_dim=dim if isinstance(dim, int) else None,
             unknown=("source", "built") if hidden else (),
         )
-        whole = book.replayed(_built(book, facts, info))
-        return book.layout(whole, lambda: whole)
+        whole = tables.replayed(_built(tables, facts, info))
+        return tables.layout(whole, lambda: whole)
 
 
 def values_of(param: Any) -> Mapping[str, Any]:
@@ -164,12 +164,12 @@ def _cut_of(tensor: Any) -> tuple[Any, Any, Any]:
         return tensor.device_mesh, tensor.placements, tensor.shape
 
 
-def _built(book: Book, facts: LayoutFacts, info: Any) -> LayoutFacts:
+def _built(tables: OwnershipTables, facts: LayoutFacts, info: Any) -> LayoutFacts:
     """Add the boxes by order of construction: the source placements first, then a chunk of that local tensor."""
     if as_bool(first(info, "is_spmd_mesh")) or "built" in facts.unknown:
         return facts  # one mesh for everything: the placements are the construction
     size, rank = first(info, "shard_mesh_size"), first(info, "shard_mesh_rank")
-    source = book.meshes[facts.source_mesh] if facts.source_mesh is not None else None
+    source = tables.meshes[facts.source_mesh] if facts.source_mesh is not None else None
     try:
         if source is None:
             dims = replay(facts.global_shape, (), (), ())

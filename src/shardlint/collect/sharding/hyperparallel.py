@@ -8,10 +8,10 @@ from attrs import frozen
 
 from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFacts
 from ...introspect.versioned import UNKNOWN, Missing, as_bool, first, ints, known, listed
-from .book import Book, marks_of
 from .collector import UnitCollector
 from .dtensor import is_expert, local_shape
 from .groups import asked_once
+from .ownership_tables import OwnershipTables, marks_of
 
 
 class HyperParallel(UnitCollector):
@@ -19,14 +19,14 @@ class HyperParallel(UnitCollector):
 
     name = "hyperparallel"
 
-    def collect_units(self, book: Book) -> None:
+    def collect_units(self, tables: OwnershipTables) -> None:
         """Add every module that carries a scheduler, in walk order."""
-        for item in book.walk.modules:
-            scheduler = vars(item.module).get("hsdp_scheduler")
-            if scheduler is None and _class_has_scheduler(type(item.module)):
-                scheduler = known(first(item.module, "hsdp_scheduler"))
+        for module in tables.walk.modules:
+            scheduler = vars(module.module).get("hsdp_scheduler")
+            if scheduler is None and _class_has_scheduler(type(module.module)):
+                scheduler = known(first(module.module, "hsdp_scheduler"))
             if scheduler is not None:
-                _Cell(book, item.module, scheduler).add()
+                _Cell(tables, module.module, scheduler).add()
 
 
 @asked_once
@@ -48,11 +48,11 @@ class _Source:
 
 
 class _Cell:
-    def __init__(self, book: Book, module: Any, scheduler: Any) -> None:
-        self.book, self.module, self.scheduler = book, module, scheduler
+    def __init__(self, tables: OwnershipTables, module: Any, scheduler: Any) -> None:
+        self.tables, self.module, self.scheduler = tables, module, scheduler
         self.state = first(scheduler, "hsdp_state")
-        self.owner = book.module_name(module)
-        self.unit = len(book.units)
+        self.owner = tables.module_name(module)
+        self.unit = len(tables.units)
         self.missing = Missing()
 
     def add(self) -> None:
@@ -65,32 +65,32 @@ class _Cell:
             kind="hyperparallel",
             modules=(self.owner,),
             classes=(type(self.module).__name__,),
-            reduction=self.book.reduction(None, None),
+            reduction=self.tables.reduction(None, None),
             forward_prefetch=self.cells("forward_prefetch_cells"),
             backward_prefetch=self.cells("backward_prefetch_cells"),
             is_root=as_bool(first(self.state, "is_root")),
             unknown=tuple(self.missing.names),
         )
-        self.book.add_unit(unit, records)
+        self.tables.add_unit(unit, records)
 
     def cells(self, name: str) -> tuple[str, ...]:
         for holder in (self.scheduler, self.state, self.module):
             found = first(holder, name)
             if found is not UNKNOWN:
-                return tuple(self.book.module_name(cell) for cell in listed(found))
+                return tuple(self.tables.module_name(cell) for cell in listed(found))
         return ()
 
     def record(self, param: Any, index: int) -> OwnershipFacts:
-        book, tensor = self.book, first(param, "sharded_param")
+        tables, tensor = self.tables, first(param, "sharded_param")
         told = first(param, "_param_fqn")
         if tensor is not UNKNOWN:
-            book.managed.add(id(tensor))
-        identity = book.identity(param if tensor is UNKNOWN else tensor)
+            tables.managed.add(id(tensor))
+        identity = tables.identity(param if tensor is UNKNOWN else tensor)
         requires_grad = as_bool(first(tensor, "requires_grad"))
         source = _Source.of(param)
         layout = self.layout(param, tensor, source)
-        facts = book.layouts[layout]
-        axes = book.meshes[facts.source_mesh].axes if facts.source_mesh is not None else ()
+        facts = tables.layouts[layout]
+        axes = tables.meshes[facts.source_mesh].axes if facts.source_mesh is not None else ()
         return OwnershipFacts(
             fqn=told if isinstance(told, str) and told else f"{self.owner}.param[{index}]",
             owner=self.owner,
@@ -98,10 +98,10 @@ class _Cell:
             domain=EXPERT if is_expert(axes, facts.source_placements) else DENSE,
             layout=layout,
             identity=identity,
-            dtype=book.text(known(first(tensor, "dtype"), "")),
-            device=book.text(known(first(tensor, "device"), "")),
+            dtype=tables.text(known(first(tensor, "dtype"), "")),
+            device=tables.text(known(first(tensor, "device"), "")),
             requires_grad=True if requires_grad is None else requires_grad,
-            optimized=None if tensor is UNKNOWN else book.is_optimized(tensor),
+            optimized=None if tensor is UNKNOWN else tables.is_optimized(tensor),
             marks=marks_of(tensor),
         )
 
@@ -111,8 +111,8 @@ class _Cell:
         facts = LayoutFacts(
             global_shape=shape,
             local_shape=local or (),
-            source_mesh=self.book.mesh(source.mesh),
-            source_placements=self.book.placements(source.placements),
+            source_mesh=self.tables.mesh(source.mesh),
+            source_placements=self.tables.placements(source.placements),
             unknown=("boxes", "mesh", *(() if local is not None else ("local_shape",))),
         )
-        return self.book.layout(("hyperparallel", facts), lambda: facts)
+        return self.tables.layout(("hyperparallel", facts), lambda: facts)

@@ -10,12 +10,12 @@ from ...introspect.attributes import gc_paused
 from ...introspect.versioned import first
 from ...introspect.walk import Walk, WalkedTensor
 from ..optimizer_chain import held_ids
-from .book import Book, local_domain, marks_of
 from .collector import UnitCollector
 from .ddp import Ddp, plain_layout
 from .fsdp1 import Fsdp1
 from .fsdp2 import Fsdp2
 from .hyperparallel import HyperParallel
+from .ownership_tables import OwnershipTables, local_domain, marks_of
 
 BUILT_IN: tuple[UnitCollector, ...] = (HyperParallel(), Fsdp2(), Fsdp1(), Ddp())
 
@@ -35,77 +35,77 @@ def sharding_facts(
     distribute experts beside the known ones; `collectors` are those of packs (each with a `collect_units` like
     `UnitCollector`), asked after the built-in ones. One that raises is handed to `failed` and leaves no trace.
     """
-    book = ownership_book(walk, optimizer=optimizer, expert_axes=expert_axes, collectors=collectors, failed=failed)
-    return facts_of(book)
+    tables = collect_ownership(walk, optimizer=optimizer, expert_axes=expert_axes, collectors=collectors, failed=failed)
+    return facts_of(tables)
 
 
-def ownership_book(
+def collect_ownership(
     walk: Walk,
     *,
     optimizer: Any = None,
     expert_axes: Sequence[str] = (),
     collectors: Iterable[Any] = (),
     failed: Callable[[Any, BaseException], None] | None = None,
-) -> Book:
-    """Return the filled book, which knows beside the facts which tensors they are about (see `sharding_facts`)."""
+) -> OwnershipTables:
+    """Return the filled tables, which knows beside the facts which tensors they are about (see `sharding_facts`)."""
     with gc_paused():
         optimized = None if optimizer is None else held_ids(optimizer)
-        book = Book(walk, expert_axes=expert_axes, optimized=optimized)
+        tables = OwnershipTables(walk, expert_axes=expert_axes, optimized=optimized)
         for built_in in BUILT_IN:
-            built_in.collect_units(book)
+            built_in.collect_units(tables)
         for collector in collectors:
-            _ask(collector, book, failed)
-        for item in walk.tensors:
-            if item.kind == "parameter" and id(item.tensor) not in book.managed:
-                book.records.extend(_unmanaged(book, item))
-        return book
+            _ask(collector, tables, failed)
+        for tensor in walk.tensors:
+            if tensor.kind == "parameter" and id(tensor.tensor) not in tables.managed:
+                tables.records.extend(_unmanaged(tables, tensor))
+        return tables
 
 
-def facts_of(book: Book) -> ShardingFacts:
-    """The sharding section of a filled book."""
+def facts_of(tables: OwnershipTables) -> ShardingFacts:
+    """The sharding section of a filled tables."""
     return ShardingFacts(
-        moment=_moment(book),
-        meshes=tuple(book.meshes),
-        layouts=tuple(book.layouts),
-        reductions=tuple(book.reductions),
-        units=tuple(book.units),
-        parameters=tuple(book.records),
-        expert_axes=book.extra_axes,
+        moment=_moment(tables),
+        meshes=tuple(tables.meshes),
+        layouts=tuple(tables.layouts),
+        reductions=tuple(tables.reductions),
+        units=tuple(tables.units),
+        parameters=tuple(tables.records),
+        expert_axes=tables.extra_axes,
     )
 
 
-def _ask(collector: Any, book: Book, failed: Callable[[Any, BaseException], None] | None) -> None:
-    before = book.position()
+def _ask(collector: Any, tables: OwnershipTables, failed: Callable[[Any, BaseException], None] | None) -> None:
+    before = tables.position()
     try:
-        collector.collect_units(book)
+        collector.collect_units(tables)
     except (Exception, SystemExit) as error:
-        book.forget_since(before)
+        tables.forget_since(before)
         if failed is None:
             raise
         failed(collector, error)
 
 
-def _unmanaged(book: Book, item: WalkedTensor) -> list[OwnershipFacts]:
+def _unmanaged(tables: OwnershipTables, item: WalkedTensor) -> list[OwnershipFacts]:
     tensor = item.tensor
-    layout = plain_layout(book, tensor)
+    layout = plain_layout(tables, tensor)
     requires_grad = bool(first(tensor, "requires_grad"))
     common: dict[str, Any] = {
         "owner": UNMANAGED,
-        "domain": local_domain(requires_grad, book.domain(layout)),
+        "domain": local_domain(requires_grad, tables.domain(layout)),
         "layout": layout,
-        "identity": book.identity(tensor),
-        "dtype": book.text(first(tensor, "dtype")),
-        "device": book.text(first(tensor, "device")),
+        "identity": tables.identity(tensor),
+        "dtype": tables.text(first(tensor, "dtype")),
+        "device": tables.text(first(tensor, "device")),
         "requires_grad": requires_grad,
-        "optimized": book.is_optimized(tensor),
+        "optimized": tables.is_optimized(tensor),
         "marks": marks_of(tensor),
     }
     return [OwnershipFacts(fqn=name, **common) for name in dict.fromkeys(item.names)]
 
 
-def _moment(book: Book) -> str:
+def _moment(tables: OwnershipTables) -> str:
     """Where in a step the snapshot was taken, as far as the units tell."""
-    units = [unit for unit in book.units if unit.kind in ("fsdp2", "hsdp", "replicate")]
+    units = [unit for unit in tables.units if unit.kind in ("fsdp2", "hsdp", "replicate")]
     if not units:
         return "unknown"
     if any(unit.unsharded for unit in units):

@@ -1,4 +1,4 @@
-"""The slow road: what exactly differs in a tile that is not clean."""
+"""The slow path: what exactly differs in a tile that is not clean."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..symbolic.blocks import Block
 from ..symbolic.radix import row_major
 from .bits import Bits, bits_of, dtype_name, has_nonfinite, is_opaque, nonfinite_mask
 from .counts import Difference, Tally, larger
-from .live_tensor import LiveTensor, index_from_strides
+from .live_tensor import LiveBytes, index_from_strides
 from .tiles import Tile
 
 
@@ -22,7 +22,7 @@ class Evidence:
     `reference` has the checkpoint's dtype (or that of the arithmetic that decodes it), `loaded` the storage dtype.
     """
 
-    live: LiveTensor
+    live: LiveBytes
     block: Block
     key: str
     has_index: bool

@@ -48,11 +48,11 @@ def _storage_of(local: torch.Tensor) -> Bits:
     return np.asarray(memory).view(UNSIGNED[item])
 
 
-class LiveTensor:
+class LiveBytes:
     """
     One local tensor under its name. Host memory is read in place, device memory tile by tile through a small buffer.
 
-    `staged` forces the road through the buffer. `origin` is the index of the first element within the tensor that
+    `staged` forces the way through the buffer. `origin` is the index of the first element within the tensor that
     differences are told of. Raises `Unreadable`.
     """
 

@@ -19,7 +19,7 @@ from ..symbolic.tensor import Held, Node
 from .bits import UNSIGNED, Bits, bits_of, has_nonfinite, lossless, values_of
 from .counts import Tally
 from .diagnose import Evidence, diagnose
-from .live_tensor import LiveTensor
+from .live_tensor import LiveBytes
 from .tiles import Limits, Tile, cut, nest_of
 
 _memcmp = ctypes.CDLL(None).memcmp
@@ -35,7 +35,7 @@ class Piece:
     casts away is told apart from what is wrong.
     """
 
-    def __init__(self, live: LiveTensor, block: Block, source_dtype: torch.dtype) -> None:
+    def __init__(self, live: LiveBytes, block: Block, source_dtype: torch.dtype) -> None:
         self.live = live
         self.block = block
         self.source_dtype = source_dtype

@@ -19,7 +19,7 @@ from typing import TypeVar
 from attrs import define, field, frozen
 
 from ..storage.reader import Reader
-from ..storage.stored_tensors import Files, Source
+from ..storage.stored_tensors import Files, TensorSource
 from .counts import Tally
 from .pieces import Piece, check_tile
 from .tiles import Tile
@@ -138,7 +138,7 @@ def compare_unit(unit: Unit, reader: Reader, stop: threading.Event, options: Opt
     return counts, done
 
 
-def compare(pieces: list[Piece], sources: Mapping[str, Source], options: Options) -> Compared:
+def compare(pieces: list[Piece], sources: Mapping[str, TensorSource], options: Options) -> Compared:
     """
     Compare all pieces with their sources.
 

@@ -22,20 +22,20 @@ from ..symbolic.blocks import Block
 from ..symbolic.radix import extent, row_major, split_flat
 from ..symbolic.tensor import SymbolicTensor
 from .reader import Reader
-from .stored_tensors import Files, Source
+from .stored_tensors import Files, TensorSource
 
 
-class Run(NamedTuple):
+class ByteRun(NamedTuple):
     """Elements `[begin, end)` of a tensor in row-major order, which are those of `source` from `offset` on."""
 
     begin: int
     end: int
-    source: Source
+    source: TensorSource
     offset: int
 
 
 @frozen(kw_only=True)
-class Pieced(Source):
+class Pieced(TensorSource):
     """
     A stored tensor made of `pieces`, by their keys in `region`; `path` is the folder.
 
@@ -43,8 +43,8 @@ class Pieced(Source):
     """
 
     region: SymbolicTensor = field(eq=False)
-    pieces: Mapping[str, Source] = field(eq=False)
-    runs: tuple[Run, ...] = field(eq=False)
+    pieces: Mapping[str, TensorSource] = field(eq=False)
+    runs: tuple[ByteRun, ...] = field(eq=False)
 
     def read_into(self, files: Files, buffer: memoryview, start: int) -> None:
         item = self.dtype.itemsize
@@ -74,8 +74,8 @@ class Pieced(Source):
 
 
 def pieced(
-    key: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[tuple[Block, Source]], folder: Path
-) -> Source:
+    key: str, shape: tuple[int, ...], dtype: torch.dtype, parts: Iterable[tuple[Block, TensorSource]], folder: Path
+) -> TensorSource:
     """
     The tensor of blocks that tile `shape`, each over the piece that it comes with.
 
@@ -85,7 +85,7 @@ def pieced(
     runs = sorted(run for block, source in held if (run := _run(block, source, shape)) is not None)
     if len(held) == len(runs) == 1:
         (run,) = runs
-        return Source(key=key, shape=shape, dtype=dtype, path=run.source.path, begin=_position(run))
+        return TensorSource(key=key, shape=shape, dtype=dtype, path=run.source.path, begin=_position(run))
     return Pieced(
         key=key,
         shape=shape,
@@ -98,11 +98,11 @@ def pieced(
     )
 
 
-def _position(run: Run) -> int:
+def _position(run: ByteRun) -> int:
     return run.source.begin + run.offset * run.source.dtype.itemsize
 
 
-def _run(block: Block, source: Source, shape: Sequence[int]) -> Run | None:
+def _run(block: Block, source: TensorSource, shape: Sequence[int]) -> ByteRun | None:
     """The run of the tensor that a block is; None when it is none, or lies in its piece in another order."""
     inner, whole = 1, True  # whether all dimensions further in are held whole
     for size, full, axis in zip(reversed(block.size), reversed(shape), reversed(block.axes), strict=True):
@@ -111,4 +111,4 @@ def _run(block: Block, source: Source, shape: Sequence[int]) -> Run | None:
         inner *= size
         whole = whole and size == full
     begin = sum(low * stride for low, stride in zip(block.lo, row_major(shape), strict=True))
-    return Run(begin, begin + inner, source, block.offset)
+    return ByteRun(begin, begin + inner, source, block.offset)

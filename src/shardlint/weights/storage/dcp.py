@@ -32,12 +32,12 @@ from ...checkpoint.dcp_metadata import (
     state_of,
 )
 from ...checkpoint.files import FileRefusedError, inside
-from ...checkpoint.inert_pickle import Made, Outside, read_stream
-from ...introspect.plain import printable
+from ...checkpoint.inert_pickle import InertObject, Outside, read_stream
+from ...introspect.plain import encodable
 from ..symbolic.blocks import Block
 from ..symbolic.radix import normalise
 from .chunked_tensor import pieced
-from .stored_tensors import ReadError, Source
+from .stored_tensors import ReadError, TensorSource
 
 MAX_DESCRIPTION = 1 << 20  # bytes
 _STORAGES = {
@@ -58,7 +58,7 @@ _STORAGES = {
 class Folder:
     """The tensors of a folder by name, what is no tensor, and the tensors that cannot be read with the reason why."""
 
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, TensorSource]
     others: tuple[str, ...] = ()
     refused: Mapping[str, str]
 
@@ -74,24 +74,24 @@ def read_folder(path: Path) -> Folder:
         metadata = read_metadata(path)
     except MetadataError as error:
         raise ReadError(f"{path / METADATA}: {error}") from error
-    return _Reader(path, metadata).run()
+    return _ArchiveReader(path, metadata).run()
 
 
-class _Reader:
+class _ArchiveReader:
     def __init__(self, path: Path, metadata: Metadata) -> None:
         self.path = path
         self.metadata = metadata
         self.budget = Budget()
 
     def run(self) -> Folder:
-        tensors: dict[str, Source] = {}
+        tensors: dict[str, TensorSource] = {}
         refused: dict[str, str] = {}
         others: list[str] = []
         for name, value in self.metadata.tensors.items():
             if not isinstance(name, str):
                 refused["a name that is no text"] = "nothing can be compared with it"
                 continue
-            key = printable(name)
+            key = encodable(name)
             if not is_tensor(value):
                 others.append(key)
                 continue
@@ -107,7 +107,7 @@ class _Reader:
                 refused[key] = f"its description cannot be followed: {type(error).__name__}: {error}"
         return Folder(tensors=tensors, others=tuple(others), refused=refused)
 
-    def tensor(self, key: str, name: str, state: dict[str, Any]) -> Source:
+    def tensor(self, key: str, name: str, state: dict[str, Any]) -> TensorSource:
         shape, dtype = ints_of(state["size"]), _dtype(state["properties"])
         chunks = list(dict.fromkeys(map(chunk_of, state["chunks"])))
         for _, detail in chunk_faults(shape, chunks, self.budget):
@@ -116,7 +116,7 @@ class _Reader:
         parts = [self.part(f"{key}@{number}", name, chunk, dtype) for number, chunk in enumerate(full)]
         return pieced(key, shape, dtype, parts, self.path)
 
-    def part(self, key: str, name: str, chunk: Chunk, dtype: torch.dtype) -> tuple[Block, Source]:
+    def part(self, key: str, name: str, chunk: Chunk, dtype: torch.dtype) -> tuple[Block, TensorSource]:
         """The block of a chunk, and the piece that it reads."""
         place = self.metadata.places[name, chunk.offsets]
         if not place.plain:
@@ -127,7 +127,7 @@ class _Reader:
                 f"the metadata says {list(chunk.sizes)} {dtype}, {piece.path} has {list(piece.sizes)} {piece.dtype}"
             )
         axes = tuple(normalise([digit]) for digit in zip(chunk.sizes, piece.strides, strict=True))
-        source = Source(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
+        source = TensorSource(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
         return Block(chunk.offsets, axes, key, piece.offset), source
 
 
@@ -178,7 +178,7 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
 
 def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
     """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`, or v3, which says the dtype too."""
-    if not (isinstance(described, Made) and described.called in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")):
+    if not (isinstance(described, InertObject) and described.called in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")):
         raise ReadError(f"{path}: the saved object is no plain tensor")
     storage, offset, sizes, strides = described.arguments[:4]
     if not isinstance(storage, Outside):

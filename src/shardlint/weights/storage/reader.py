@@ -18,7 +18,7 @@ from ..symbolic.arithmetic import apply_steps
 from ..symbolic.blocks import Block
 from ..symbolic.radix import extent, split_flat
 from ..symbolic.tensor import Held, Node, SymbolicTensor
-from .stored_tensors import Files, Source
+from .stored_tensors import Files, TensorSource
 
 Lattice = Sequence[tuple[int, int]]
 PAGE = 4096
@@ -32,7 +32,7 @@ class Reader:
     slower when the target is a few bytes further into its cache line than the source.
     """
 
-    def __init__(self, sources: Mapping[str, Source], files: Files, capacity: int = BUFFER_BYTES) -> None:
+    def __init__(self, sources: Mapping[str, TensorSource], files: Files, capacity: int = BUFFER_BYTES) -> None:
         self._sources = sources
         self._files = files
         self._allocate(capacity)

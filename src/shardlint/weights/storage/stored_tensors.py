@@ -24,7 +24,7 @@ class ReadError(OSError):
 
 
 @frozen(kw_only=True)
-class Source:
+class TensorSource:
     """
     One stored tensor: contiguous, row-major, `begin` bytes into the file.
 
@@ -60,7 +60,7 @@ class Source:
 class SourceSet:
     """The stored tensors by key, and those that cannot be compared with the reason why."""
 
-    tensors: Mapping[str, Source]
+    tensors: Mapping[str, TensorSource]
     refused: Mapping[str, str]
 
 
@@ -73,7 +73,7 @@ def sources_of(checkpoint: CheckpointFacts, *, opaque: bool = False) -> SourceSe
     folder = Path(checkpoint.path)
     folder = folder if folder.is_dir() else folder.parent
     starts: dict[str, int] = {}
-    tensors: dict[str, Source] = {}
+    tensors: dict[str, TensorSource] = {}
     refused: dict[str, str] = {}
     for key, entry in checkpoint.entry_by_key().items():
         if entry.file not in starts:
@@ -86,11 +86,11 @@ def sources_of(checkpoint: CheckpointFacts, *, opaque: bool = False) -> SourceSe
     return SourceSet(tensors=tensors, refused=refused)
 
 
-def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Source | str:
+def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> TensorSource | str:
     dtype = torch_dtype(entry.dtype)
     if dtype is None and opaque and entry.dtype in _SIX_BITS and entry.shape and entry.shape[-1] % 4 == 0:
         shape = (*entry.shape[:-1], entry.shape[-1] // 4 * 3)
-        return Source(
+        return TensorSource(
             key=entry.key,
             shape=shape,
             dtype=torch.uint8,
@@ -104,7 +104,7 @@ def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Source
         return f"complex dtypes ({entry.dtype}) are not compared"
     if entry.dtype == "F4" and (not entry.shape or entry.shape[-1] % 2):
         return f"F4 with an odd last dimension, shape {list(entry.shape)}"
-    return Source(
+    return TensorSource(
         key=entry.key, shape=loaded_shape(entry), dtype=dtype, path=folder / entry.file, begin=start + entry.begin
     )
 
@@ -128,7 +128,7 @@ class Files:
         self._open: dict[Path, int] = {}
         self._lock = threading.Lock()
 
-    def read_into(self, source: Source, buffer: memoryview, start: int) -> None:
+    def read_into(self, source: TensorSource, buffer: memoryview, start: int) -> None:
         """Fill `buffer` from byte `start` of the tensor. Raises `ReadError` on a short file."""
         position = source.begin + start
         done = 0

@@ -180,7 +180,7 @@ def flatten(blocks: Blocks, shape: Sequence[int], first: int, last: int) -> Bloc
     for block in blocks:
         for part in _flattenable(block, dims, first):
             low = sum(at * stride for at, stride in zip(part.lo[first : last + 1], strides, strict=True))
-            radix = normalise(digit for item in part.axes[first : last + 1] for digit in item)
+            radix = normalise(digit for axis in part.axes[first : last + 1] for digit in axis)
             lo = (*part.lo[:first], low, *part.lo[last + 1 :])
             out.append(part._replace(lo=lo, axes=(*part.axes[:first], radix, *part.axes[last + 1 :])))
         guard(out)

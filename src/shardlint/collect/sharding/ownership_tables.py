@@ -37,9 +37,9 @@ MARKS = (
 _MARKS = frozenset(MARKS)
 
 
-class Book:
+class OwnershipTables:
     """
-    The state of one collection. Objects whose `id()` is used as a key are kept alive until the book is closed.
+    The state of one collection. Objects whose `id()` is used as a key are kept alive until the tables is closed.
 
     `expert_axes` are further names of mesh axes that distribute experts. `optimized` are the ids of the tensors that
     the optimizer holds, None when there is no optimizer. `objects` gives the live object of an identity, `stand_ins` by
@@ -195,7 +195,7 @@ class Book:
         self.records.extend(records)
 
     def position(self) -> tuple[int, int, set[int]]:
-        """Where the book stands, for `forget_since`."""
+        """Where the tables stands, for `forget_since`."""
         return len(self.units), len(self.records), set(self.managed)
 
     def forget_since(self, position: tuple[int, int, set[int]]) -> None:
