@@ -16,8 +16,7 @@ import shardlint
 from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
 from shardlint.introspect.walk import walk
-from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
-from shardlint.weights import conversions as groups
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, conversions, faults, verify
 from shardlint.weights import rank_part as part
 from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.compare.threads import Options
@@ -229,14 +228,14 @@ def test_experts_are_decoded_some_at_a_time(preset, tmp_path, monkeypatch):
 def portions_seen(monkeypatch) -> list[tuple[int, int]]:
     """All portions of conversions that are evaluated from now on."""
     found: list[tuple[int, int]] = []
-    whole = groups.Group.portions
+    whole = conversions.ConversionGroup.portions
 
     def portions(self, bound):
         for rows in whole(self, bound):
             found.append(rows)
             yield rows
 
-    monkeypatch.setattr(groups.Group, "portions", portions)
+    monkeypatch.setattr(conversions.ConversionGroup, "portions", portions)
     return found
 
 

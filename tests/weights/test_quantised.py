@@ -10,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from shardlint.weights import RowKind, RowStatus, WeightsVerdict, faults, verify
-from shardlint.weights import conversions as groups
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, conversions, faults, verify
 from shardlint.weights.compare.bits import bits_of
 from support.loaded_models import loaded, mixtral_config, saved
 from support.shrink import quiet
@@ -159,9 +158,11 @@ def test_stacked_experts_are_decoded_one_at_a_time(mxfp4, monkeypatch):
     if experts.down_proj.dtype != torch.bfloat16:
         pytest.skip("this host keeps mxfp4 weights as they are")
     seen = []
-    portions = groups.Group.portions
+    portions = conversions.ConversionGroup.portions
     monkeypatch.setattr(
-        groups.Group, "portions", lambda self, bound: seen.append(list(portions(self, bound))) or seen[-1]
+        conversions.ConversionGroup,
+        "portions",
+        lambda self, bound: seen.append(list(portions(self, bound))) or seen[-1],
     )
     result = verify(model, folder, max_memory=300_000)
     assert result.verdict is WeightsVerdict.PASS, faults(result)
