@@ -13,11 +13,13 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .api import lint, lint_facts, snapshot
     from .collect.write_watch import WriteReport, WriteWatch, watch_writes
-    from .facts import Facts, FrozenDict, Section
+    from .facts import Facts, FrozenDict, Section, Unknown, UnknownFact
     from .plugins.hookspecs import API_VERSION, PackInfo, hookimpl
     from .report.model import LintError, Report, Verdict
     from .rule import (
+        WHOLE,
         Cost,
+        Examined,
         Finding,
         HeavyRule,
         NotEvaluated,
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "api": ("lint", "lint_facts", "snapshot"),
     "collect.write_watch": ("WriteReport", "WriteWatch", "watch_writes"),
-    "facts": ("Facts", "FrozenDict", "Section"),
+    "facts": ("Facts", "FrozenDict", "Section", "Unknown", "UnknownFact"),
     "target": ("LiveTarget", "Target"),
     "plugins.hookspecs": ("API_VERSION", "PackInfo", "hookimpl"),
     "report.model": ("LintError", "Report", "Verdict"),
     "rule": (
+        "WHOLE",
         "Cost",
+        "Examined",
         "Finding",
         "HeavyRule",
         "NotEvaluated",
@@ -57,7 +61,9 @@ _SUBMODULES = ("boxes", "contract", "facts", "names", "testing", "tracing")
 
 __all__ = [
     "API_VERSION",
+    "WHOLE",
     "Cost",
+    "Examined",
     "Facts",
     "Finding",
     "FrozenDict",
@@ -75,6 +81,8 @@ __all__ = [
     "SubjectKind",
     "Target",
     "Unfinished",
+    "Unknown",
+    "UnknownFact",
     "Verdict",
     "WriteReport",
     "WriteWatch",

@@ -19,6 +19,7 @@ from ._arguments import check_config, check_facts, check_target, check_timeout, 
 from ._version import __version__
 from .engine.runner import SelectedRule, evaluate, sort_findings
 from .engine.suppressions import Suppressed, apply_suppressions
+from .engine.wishes import undone
 from .facts import Facts, Section
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
 from .report.from_facts import collection_findings, coverage_of, metadata_of
@@ -78,6 +79,14 @@ class Session:
         engine = (*self.registry.diagnostics, *self.selection.diagnostics, *collection_findings(facts))
         suppressions = self.settings.suppressions if self.suppress else ()
         outcomes = evaluation.outcomes
+        engine += undone(
+            self.selection.wishes,
+            outcomes,
+            self.rules,
+            heavy=self.heavy,
+            facts=facts,
+            findings=evaluation.findings,
+        )
         found = (*evaluation.findings, *engine)
         hidden = apply_suppressions(found, suppressions, outcomes, self.today, self.registry.rules)
         # Evaluation sorts, suppression keeps the order: a hundred thousand findings are not sorted twice for nothing.

@@ -1,4 +1,4 @@
-"""The engine's own findings: SL001 to SL008. They cannot be suppressed unless `SUPPRESSIBLE` says so."""
+"""The engine's own findings: SL001 to SL009. They cannot be suppressed unless `SUPPRESSIBLE` says so."""
 
 from __future__ import annotations
 
@@ -123,6 +123,15 @@ DIAGNOSTICS = {
             does="Two packs bring a rule with the same code or name, or have the same name themselves.",
             why="Neither of the two could be selected or suppressed by itself, so one or both were left out.",
             remedy="Leave one of the packs out with --disable-pack, and tell the authors of the newer one.",
+        ),
+        Diagnostic(
+            code="SL009",
+            name="asked-and-not-done",
+            severity=Severity.ERROR,
+            suppressible=False,
+            does="A flag, a setting or an argument asked for work of which nothing was done.",
+            why="A green result would stand for work that nobody did.",
+            remedy="Give the run what it lacks (a model, an optimizer, a checkpoint, a trace), or stop asking for it.",
         ),
     )
 }

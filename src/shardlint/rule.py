@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from attrs import field, frozen
 
-from .facts import Facts, FrozenDict, Section
+from .facts import Facts, FrozenDict, Section, UnknownFact
 
 if TYPE_CHECKING:
     from .target import LiveTarget
@@ -27,8 +27,8 @@ class RuleDefinitionError(TypeError):
     """A rule class that breaks the rules for rules: bad code or name, missing page text, unknown phase."""
 
 
-class NotEvaluated(Exception):  # noqa: N818 - raised by a rule to say so, it is no error
-    """Raised by a rule that finds out, while it runs, that it lacks a fact. The text says which."""
+class NotEvaluated(UnknownFact):
+    """Raised by a rule that finds out, while it judges, that it lacks a fact. The text says which."""
 
 
 class Unfinished(NotEvaluated):
@@ -195,6 +195,33 @@ class Finding:
             raise ValueError(f"{self.code}: an error needs both why and remediation")
 
 
+@frozen(kw_only=True)
+class Examined:
+    """
+    What a rule looked at, yielded among its findings by a rule that counts for itself.
+
+    `judged` and `unknown` are numbers of subjects, `first_unknown` names the first unknown one and says why it is not
+    known. `evidence` says in words what was compared with what.
+    """
+
+    judged: int
+    unknown: int = 0
+    first_unknown: str = ""
+    evidence: str = ""
+
+
+class _Whole:
+    """Everything at once, as the subject of a rule that does not judge one thing at a time."""
+
+    name = "the whole"
+
+    def __repr__(self) -> str:
+        return "WHOLE"
+
+
+WHOLE = _Whole()
+
+
 @frozen
 class Page:
     """A rule's page: the summary line and its sections, from the docstring of the class."""
@@ -217,7 +244,12 @@ class NoOptions:
 
 class Rule:
     """
-    One thing to look for. Subclass it, set the class attributes, write the page as the docstring, yield findings.
+    One thing to look for. Subclass it, set the class attributes, write the page as the docstring.
+
+    `subjects` names what the rule judges, and `judge` yields what is wrong with one of them. The engine counts: a rule
+    is clean only when it judged at least one subject and every fact that it used was known; a subject that needs a
+    fact that is not known makes it not evaluated for that subject. Without `subjects` the rule judges everything at
+    once, as the one subject `WHOLE`. `noun` is what one subject is called, in the singular.
 
     `needs` are the sections without which the rule cannot be evaluated. `blocks` are selectors (codes, prefixes,
     phases) of rules that make no sense once this one found an error: such a rule is a gate. `options_type` is an
@@ -238,6 +270,7 @@ class Rule:
     related_config: ClassVar[tuple[str, ...]] = ()
     since: ClassVar[str] = "0.1"
     options_type: ClassVar[type] = NoOptions
+    noun: ClassVar[str] = "subject"
     page: ClassVar[Page]
 
     def __init__(self, options: Any = None) -> None:
@@ -248,9 +281,36 @@ class Rule:
         if not abstract:
             _validate(cls)
 
-    def check(self, facts: Facts) -> Iterable[Finding]:
-        """Yield what is wrong. Raise `NotEvaluated` when a fact is missing that decides."""
-        raise NotImplementedError(f"{type(self).__name__} defines no check()")
+    def subjects(self, facts: Facts) -> Iterable[Any]:
+        """
+        Yield what the rule judges, each subject with what `judge` needs to know about it.
+
+        None at all means that there is nothing to judge, which is not the same as clean. What raises `UnknownFact`
+        here makes the whole rule not evaluated.
+        """
+        return (WHOLE,)
+
+    def judge(self, subject: Any, facts: Facts) -> Iterable[Finding | Examined]:
+        """
+        Yield what is wrong with one subject.
+
+        Raise `NotEvaluated` when a fact is missing that decides; a fact that is `Unknown` raises by itself.
+        """
+        return self.check(facts)
+
+    def check(self, facts: Facts) -> Iterable[Finding | Examined]:
+        """Yield what is wrong with everything at once: the short form of `judge`, for a rule with one subject."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither judge() nor check()")
+
+    def subject_name(self, subject: Any) -> str:
+        """What a subject is called where the report says that it was not judged."""
+        for name in ("fqn", "name", "key", "path", "glob"):
+            text = getattr(subject, name, None)
+            if isinstance(text, str):
+                return text or "<root>"
+        if isinstance(subject, tuple) and subject:
+            return self.subject_name(subject[0])
+        return subject if isinstance(subject, str) else repr(subject)
 
     def finding(
         self,
@@ -290,11 +350,12 @@ class HeavyRule(Rule, abstract=True):
 
     cost = Cost.HEAVY
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         """
         Yield what is wrong. `live` gives access to the model and the checkpoint files.
 
-        Raise `Unfinished` when only a part was looked at.
+        Yield one `Examined` as well, so that the report can say what was compared; without one, everything counts as
+        one subject. Raise `Unfinished` when only a part was looked at.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no check_live()")
 
@@ -323,7 +384,8 @@ def _validate(cls: type[Rule]) -> None:
         need(good, f"{name} must be a tuple of {member.__name__}, got {value!r}")
     for selector in cls.blocks:
         need(bool(GATE_PATTERN.match(selector)), f"blocks takes ALL, phases, codes and code prefixes, got {selector!r}")
-    need(isinstance(cls.since, str), f"since must be a str, got {cls.since!r}")
+    for name in ("since", "noun"):
+        need(isinstance(getattr(cls, name), str), f"{name} must be a str, got {getattr(cls, name)!r}")
     _validate_behaviour(cls, need)
     need(bool(cls.__doc__), "it has no docstring, and the docstring is the rule's page")
     cls.page = Page.parse(cls.__doc__ or "")
@@ -336,7 +398,8 @@ def _validate_behaviour(cls: type[Rule], need: Callable[[bool, str], None]) -> N
         need(cls.check_live is not HeavyRule.check_live, "it defines no check_live()")
         need(cls.cost is Cost.HEAVY, "a HeavyRule has cost HEAVY")
     else:
-        need(cls.check is not Rule.check, "it defines no check()")
+        need(cls.check is not Rule.check or cls.judge is not Rule.judge, "it defines neither judge() nor check()")
+        need(cls.subjects is Rule.subjects or cls.judge is not Rule.judge, "it defines subjects() and no judge()")
     kind = cls.options_type
     need(attrs.has(kind), f"options_type must be an attrs class, got {kind!r}")
     required = [item.name for item in attrs.fields(kind) if item.init and item.default is attrs.NOTHING]

@@ -36,7 +36,8 @@ def facts_file(tmp_path: Path) -> Path:
 
 
 def python(site: Path, *arguments: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(site), "NO_COLOR": "1"}
+    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert status is None or done.returncode == status, done.stdout + done.stderr

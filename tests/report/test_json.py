@@ -60,6 +60,10 @@ def test_the_document_says_everything():
         "partial": False,
         "explicit": False,
         "pack": "shardlint",
+        "judged": 0,
+        "unknown": 0,
+        "noun": "subject",
+        "examined": "",
     }
     assert document["timing"]["rules"]["D406"] == 0.5
 

@@ -25,7 +25,9 @@ def rule(code: str, check: Any = None, /, *, base: type[Rule] = Rule, pack: str 
     phase = Phase.from_user(code[:2]) if code[0] in "DV" else Phase.D2
     body = {"code": code, "name": f"rule-{code.lower()}", "phase": phase, "severity": Severity.ERROR, "__doc__": PAGE}
     method = "check_live" if issubclass(base, HeavyRule) else "check"
-    return type(f"Rule{code}", (base,), {**body, method: check or (lambda self, *facts: ()), **members})()
+    if "judge" not in members:
+        body[method] = check or (lambda self, *facts: ())
+    return type(f"Rule{code}", (base,), {**body, **members})()
 
 
 def selected(

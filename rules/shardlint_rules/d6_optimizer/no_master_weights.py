@@ -57,11 +57,11 @@ class NoMasterWeights(Rule):
                 continue
             seen = values.get(parameter.fqn)
             if seen is not None and seen.magnitude:
-                yield from self.judge(optimizer, held, parameter, seen.magnitude)
+                yield from self.small_steps(optimizer, held, parameter, seen.magnitude)
         if unknown:
             raise NotEvaluated(f"how large a step of {', '.join(sorted(unknown))} is depends on the gradients")
 
-    def judge(
+    def small_steps(
         self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter, magnitude: float
     ) -> Iterator[Finding]:
         group, dtype = optimizer.group_of(held), optimizer.specs[held.spec].dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import sys
 import time
@@ -13,14 +14,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, error_text, rule_crashed
-from ..facts import Facts, Section
+from ..facts import Facts, Section, UnknownFact
 from ..facts.codec import decode_facts, encode_facts
-from ..names import natural_key
+from ..names import counted, natural_key
 from ..plugins.registry import RegisteredRule
-from ..rule import Cost, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
+from ..rule import WHOLE, Cost, Examined, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
@@ -30,10 +31,15 @@ FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and woul
 
 
 class Status(enum.Enum):
-    """What became of a rule in a run."""
+    """
+    What became of a rule in a run.
+
+    CLEAN: every subject was judged, and there was at least one. NOTHING: there was no subject, so nothing is said.
+    """
 
     CLEAN = "clean"
     FOUND = "found"
+    NOTHING = "nothing-to-judge"
     NOT_EVALUATED = "not-evaluated"
     BLOCKED = "blocked"
     CRASHED = "crashed"
@@ -78,7 +84,9 @@ class Outcome:
     What became of one rule. `reason` says what was missing, which gate blocked, or how it crashed.
 
     `partial` is set when it found something and could not finish. `lacks` are the sections that the rule needs and
-    the facts do not have. `unfinished` is set when it began its work and did not look at everything.
+    the facts do not have. `unfinished` is set when it began its work and did not look at everything. `judged` counts
+    the subjects that it judged, `unknown` those that it could not; `noun` is what one is called. `examined` says in
+    words what was compared with what, where the rule says so.
     """
 
     code: str
@@ -93,6 +101,10 @@ class Outcome:
     pack: str = BUILTIN_PACK
     seconds: float = field(default=0.0, eq=False)
     unfinished: bool = False
+    judged: int = 0
+    unknown: int = 0
+    noun: str = "subject"
+    examined: str = ""
 
 
 @frozen(kw_only=True)
@@ -144,6 +156,37 @@ class _Result:
     reason: str = ""
     lacks: tuple[Section, ...] = ()
     unfinished: bool = False
+    judged: int = 0
+    unknown: int = 0
+    examined: str = ""
+
+
+@define
+class _Tally:
+    """What one rule has said so far."""
+
+    findings: list[Finding] = field(factory=list)
+    judged: int = 0
+    unknown: int = 0
+    first_unknown: str = ""
+    unfinished: bool = False
+    examined: list[str] = field(factory=list)
+
+    def could_not_judge(self, name: str, why: UnknownFact) -> None:
+        """Count a subject that could not be judged."""
+        self.unknown += 1
+        self.unfinished |= isinstance(why, Unfinished)
+        if not self.first_unknown:
+            reason = error_text(why) or "the rule did not say what it lacked"
+            self.first_unknown = f"{name}: {reason}" if name else reason
+
+    def add(self, examined: Examined) -> None:
+        """Count what a rule counted for itself."""
+        self.judged += examined.judged
+        self.unknown += examined.unknown
+        self.first_unknown = self.first_unknown or examined.first_unknown
+        if examined.evidence:
+            self.examined.append(examined.evidence)
 
 
 def evaluate(
@@ -244,38 +287,91 @@ class _Evaluation:
         return self._check(item)
 
     def _check(self, item: SelectedRule) -> _Result:
-        found: list[Finding] = []
+        tally = _Tally()
         try:
             with redirect_stdout(sys.stderr):  # standard output belongs to the report
-                _collect(self._facts, item.rule, self._live, found)
-        except NotEvaluated as why:
-            reason = error_text(why) or "the rule did not say what it lacked"
-            status = Status.FOUND if found else Status.NOT_EVALUATED
-            return _Result(status, tuple(found), reason, unfinished=isinstance(why, Unfinished))
+                _judge_all(self._facts, item.rule, self._live, tally)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
-            return _crash(item, error, found)
-        return _Result(Status.FOUND if found else Status.CLEAN, tuple(found))
+            return _crash(item, error, tally.findings)
+        return _result(item.rule, tally)
 
 
-def _collect(facts: Facts, rule: Rule, live: LiveTarget | None, found: list[Finding]) -> None:
-    """Put the rule's findings into `found` one by one, so that a crash leaves those that came before it."""
-    if not isinstance(rule, HeavyRule):
-        result: object = rule.check(facts)
-    elif live is None:
-        raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
+def _result(rule: Rule, tally: _Tally) -> _Result:
+    """What a rule that did not crash has come to."""
+    if tally.findings:
+        status = Status.FOUND
+    elif tally.unknown:
+        status = Status.NOT_EVALUATED
     else:
-        result = rule.check_live(facts, live)
+        status = Status.CLEAN if tally.judged else Status.NOTHING
+    return _Result(
+        status,
+        tuple(tally.findings),
+        _reason(rule, tally),
+        unfinished=tally.unfinished,
+        judged=tally.judged,
+        unknown=tally.unknown,
+        examined="; ".join(tally.examined),
+    )
+
+
+def _reason(rule: Rule, tally: _Tally) -> str:
+    whole = tally.judged + tally.unknown
+    if tally.unknown and whole > 1:
+        return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
+    return tally.first_unknown
+
+
+def _judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: _Tally) -> None:
+    """Judge the rule's subjects one by one; findings go to the tally, so that a crash leaves those before it."""
+    if isinstance(rule, HeavyRule):
+        _judge_one(rule, WHOLE, functools.partial(_check_live, facts, rule, live), tally)
+        return
+    try:
+        subjects: object = rule.subjects(facts)
+        if not isinstance(subjects, Iterable):
+            text = f"subjects() must return or yield what is judged, and returned {type(subjects).__name__}"
+            raise PackFault(text, code_frame(_code_of(rule)))
+        for subject in subjects:
+            _judge_one(rule, subject, functools.partial(rule.judge, subject, facts), tally)
+    except UnknownFact as why:
+        tally.could_not_judge("", why)
+
+
+def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> object:
+    if live is None:
+        raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
+    return rule.check_live(facts, live)
+
+
+def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: _Tally) -> None:
+    """Judge one subject, and count it."""
+    counted_before = tally.judged + tally.unknown
+    try:
+        _collect(judge(), rule, tally)
+    except UnknownFact as why:
+        tally.could_not_judge("" if subject is WHOLE else rule.subject_name(subject), why)
+    else:
+        if tally.judged + tally.unknown == counted_before:
+            tally.judged += 1
+
+
+def _collect(result: object, rule: Rule, tally: _Tally) -> None:
+    """Put what the rule yields into the tally one by one."""
     if not isinstance(result, Iterable):
         text = f"it must return or yield findings, and returned {type(result).__name__}"
         raise PackFault(text, code_frame(_code_of(rule)))
     try:
         for finding in result:
-            problem = _problem(finding, rule, len(found))
+            if isinstance(finding, Examined):
+                tally.add(finding)
+                continue
+            problem = _problem(finding, rule, len(tally.findings))
             if problem:
                 raise PackFault(problem, _frame_in(result, rule))
-            found.append(finding)
+            tally.findings.append(finding)
     finally:
         if inspect.isgenerator(result):
             with suppress(Exception):
@@ -293,7 +389,8 @@ def _problem(finding: object, rule: Rule, count: int) -> str:
 
 
 def _code_of(rule: Rule) -> Any:
-    function = rule.check_live if isinstance(rule, HeavyRule) else rule.check
+    function: Any = rule.judge if type(rule).judge is not Rule.judge else rule.check
+    function = rule.check_live if isinstance(rule, HeavyRule) else function
     return getattr(inspect.unwrap(function), "__code__", None)
 
 
@@ -323,6 +420,10 @@ def _outcome(item: SelectedRule, result: _Result, seconds: float) -> Outcome:
         pack=item.pack,
         seconds=seconds,
         unfinished=result.unfinished,
+        judged=result.judged,
+        unknown=result.unknown,
+        noun=item.rule.noun,
+        examined=result.examined,
     )
 
 

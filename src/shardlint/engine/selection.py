@@ -24,6 +24,7 @@ from ..rule import Finding, Severity
 from .runner import SelectedRule, to_selected
 from .selectors import Selectors, UnknownSelectorError
 from .source import DEFAULT, SettingSource
+from .wishes import Wish
 
 if TYPE_CHECKING:
     from ..plugins.registry import Registry
@@ -96,12 +97,14 @@ class Selection:
     """
     The decision about every rule in the order given, and SL006 for what `ignore` names in vain.
 
-    `engine` holds what was decided about engine diagnostics: code to severity, None for ignored.
+    `engine` holds what was decided about engine diagnostics: code to severity, None for ignored. `wishes` are the
+    selectors by which a user asked for rules, other than ALL and those that name one rule exactly.
     """
 
     decisions: tuple[Decision, ...]
     diagnostics: tuple[Finding, ...] = ()
     engine: Mapping[str, Severity | None] = field(factory=dict)
+    wishes: tuple[Wish, ...] = ()
 
     def to_run(self, options: Mapping[str, Any] | None = None) -> tuple[SelectedRule, ...]:
         """The enabled rules, ready for the runner."""
@@ -151,6 +154,7 @@ class _Ballot:
         self.switches: dict[str, list[_Vote]] = {}
         self.severities: dict[str, list[_Vote]] = {}
         self.layers = layers
+        self.wishes: list[Wish] = []
         self.base = max(number for number, layer in enumerate(layers) if layer.select is not None)
         for number, layer in enumerate(layers):
             self._read(number, layer)
@@ -174,6 +178,8 @@ class _Ballot:
             return
         if forgotten:
             return
+        if where in ("select", "extend-select") and item.selector != "ALL" and not match.exact and number:
+            self.wishes.append(Wish(selector=item.selector, source=str(item.source), codes=match.codes))
         votes = self.severities if where == "severity" else self.switches
         vote = _Vote(match.specificity, number, off, match.exact, item)
         for code in match.codes:
@@ -242,7 +248,9 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
     if problems:
         raise SelectionError(problems)
     engine = dict(sorted(ballot.engine.items()))
-    return Selection(decisions=decisions, diagnostics=tuple(ballot.diagnostics), engine=engine)
+    return Selection(
+        decisions=decisions, diagnostics=tuple(ballot.diagnostics), engine=engine, wishes=tuple(ballot.wishes)
+    )
 
 
 def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:

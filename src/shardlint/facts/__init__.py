@@ -65,6 +65,7 @@ from .sharding import (
     UnitFacts,
 )
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .unknown import Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
@@ -144,9 +145,13 @@ __all__ = [
     "TracedUnit",
     "UnitEvent",
     "UnitFacts",
+    "Unknown",
+    "UnknownFact",
     "ValuesFacts",
     "WrapperFacts",
     "freeze",
+    "is_known",
+    "known",
     "layout_text",
     "thaw",
 ]

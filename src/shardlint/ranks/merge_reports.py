@@ -18,7 +18,15 @@ from ..facts import FrozenDict, freeze, thaw
 from ..report.model import Report, verdict_of
 from ..rule import Finding
 
-_WORSE = (Status.CRASHED, Status.BLOCKED, Status.NOT_EVALUATED, Status.FOUND, Status.LEFT_OUT, Status.CLEAN)
+_WORSE = (
+    Status.CRASHED,
+    Status.BLOCKED,
+    Status.NOT_EVALUATED,
+    Status.FOUND,
+    Status.LEFT_OUT,
+    Status.CLEAN,
+    Status.NOTHING,  # what is there on one rank only (a pipeline stage) was judged by the job
+)
 
 
 @frozen(kw_only=True)

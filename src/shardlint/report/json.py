@@ -44,7 +44,12 @@ class JsonSuppressed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rule. `lacks` are the sections that it needs and the facts do not have."""
+    """
+    What became of one rule. `lacks` are the sections that it needs and the facts do not have.
+
+    `judged` counts the subjects that it judged, `unknown` those that it could not, `noun` is what one is called.
+    `examined` says what was compared with what, where the rule says so.
+    """
 
     code: str
     name: str
@@ -56,6 +61,10 @@ class JsonOutcome(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool
     explicit: bool
     pack: str
+    judged: int
+    unknown: int
+    noun: str
+    examined: str
 
 
 class JsonTiming(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from ..names import counted
 from ..rule import Finding, Severity
 
 REPORT_VERSION = 1
+_UNTRUSTED = ("SL002", "SL008", "SL009")  # rules or work that a run was to have, and has not
 
 
 class Verdict(enum.Enum):
@@ -112,5 +113,7 @@ def untrusted(outcomes: tuple[Outcome, ...], findings: tuple[Finding, ...]) -> t
         for outcome in outcomes
         if outcome.unfinished and not outcome.explicit
     ]
-    reasons += [f"{finding.code} {finding.message}" for finding in findings if finding.code in ("SL002", "SL008")]
+    reasons += [
+        f"{finding.code} {finding.message}" for finding in findings if finding.code in ("SL002", "SL008", "SL009")
+    ]
     return tuple(reasons)

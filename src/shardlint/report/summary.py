@@ -97,6 +97,7 @@ def _rules(report: Report, count: Summary) -> str:
     parts = [f"{count.statuses['found']} found", f"{count.statuses['clean']} clean"]
     if count.statuses["not-evaluated"]:
         parts.append(f"{count.statuses['not-evaluated']} not evaluated ({_lacking(report.outcomes)})")
+    parts += [f"{count.statuses['nothing-to-judge']} not applicable"] if count.statuses["nothing-to-judge"] else []
     partial = sum(1 for outcome in report.outcomes if outcome.partial)
     parts += [f"{partial} only partly evaluated"] if partial else []
     parts += [f"{count.statuses['blocked']} blocked"] if count.statuses["blocked"] else []

@@ -156,7 +156,13 @@ def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[
     yield ""
 
 
-_TITLES = {Status.NOT_EVALUATED: "Not evaluated", Status.BLOCKED: "Blocked", Status.LEFT_OUT: "Left out"}
+_TITLES = {
+    Status.NOT_EVALUATED: "Not evaluated",
+    Status.BLOCKED: "Blocked",
+    Status.LEFT_OUT: "Left out",
+    Status.NOTHING: "Not applicable",
+}
+_NOTHING = "there is nothing of the kind that they judge"
 
 
 def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
@@ -189,6 +195,9 @@ def _by_reason(items: Sequence[Outcome], *, whole: bool) -> dict[str, list[Outco
     """The outcomes by reason in order of code. Not `whole`: of several sections that a rule lacks the first counts."""
     found: dict[str, list[Outcome]] = {}
     for item in sorted(items, key=lambda item: item.code):
+        if item.status is Status.NOTHING:
+            found.setdefault(_NOTHING, []).append(item)
+            continue
         reason = item.reason if whole or len(item.lacks) < 2 else item.reason.partition("; ")[0]
         found.setdefault(reason, []).append(item)
     return found

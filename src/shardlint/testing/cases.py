@@ -15,7 +15,7 @@ from .base_facts import base_snapshot
 from .edits import apply_edits
 
 KINDS = ("clean", "fail", "guard")
-_CASE_KEYS = {"name", "about", "kind", "base", "edits", "options", "expect", "not-evaluated"}
+_CASE_KEYS = {"name", "about", "kind", "base", "edits", "options", "expect", "not-evaluated", "nothing"}
 _EXPECTED_KEYS = {"subject", "severity", "message", "says", "evidence", "owner"}
 
 
@@ -45,6 +45,7 @@ class Case:
     One case of a rule. `kind` is clean, fail, or guard (a false alarm that must not come back).
 
     `not_evaluated` is a part of the reason that the rule must give for not being evaluated, None when it must be.
+    `nothing` tells that there is nothing in the snapshot for the rule to judge.
     """
 
     rule: str
@@ -56,6 +57,7 @@ class Case:
     options: FrozenDict = field(default=FrozenDict(), converter=FrozenDict)
     expect: tuple[Expected, ...] = ()
     not_evaluated: str | None = None
+    nothing: bool = False
     path: Path = Path()
 
     def __str__(self) -> str:
@@ -120,6 +122,7 @@ def _case(path: Path, rule: str, item: Mapping[str, Any]) -> Case:
         options=item.get("options", {}),
         expect=expect,
         not_evaluated=item.get("not-evaluated"),
+        nothing=bool(item.get("nothing", False)),
         path=path,
     )
 

@@ -16,12 +16,18 @@ from .cases import Case, CaseError, Expected, case_facts
 
 @frozen(kw_only=True)
 class RuleRun:
-    """What became of one rule over one snapshot. `reason` says what was missing, or how the rule crashed."""
+    """
+    What became of one rule over one snapshot. `reason` says what was missing, or how the rule crashed.
+
+    `judged` counts the subjects that it judged, `unknown` those that it could not.
+    """
 
     rule: Rule
     status: Status
     findings: tuple[Finding, ...]
     reason: str
+    judged: int = 0
+    unknown: int = 0
 
     @property
     def subjects(self) -> tuple[str, ...]:
@@ -41,7 +47,14 @@ def run_rule(rule: type[Rule] | Rule, facts: Facts, live: LiveTarget | None = No
     (outcome,) = evaluation.outcomes
     if outcome.status is Status.CRASHED:
         raise AssertionError(f"{outcome.code} crashed: {outcome.reason}\n{evaluation.findings[-1].evidence}")
-    return RuleRun(rule=instance, status=outcome.status, findings=evaluation.findings, reason=outcome.reason)
+    return RuleRun(
+        rule=instance,
+        status=outcome.status,
+        findings=evaluation.findings,
+        reason=outcome.reason,
+        judged=outcome.judged,
+        unknown=outcome.unknown,
+    )
 
 
 def rules_by_code(rules: Iterable[type[Rule]]) -> dict[str, type[Rule]]:
@@ -65,6 +78,9 @@ def check_case(case: Case, rules: Iterable[type[Rule]]) -> None:
         assert_not_evaluated(run, case.not_evaluated, partial=bool(case.expect))
     elif run.reason:
         raise AssertionError(f"{case}: was not (fully) evaluated: {run.reason}")
+    elif case.nothing is not (run.status is Status.NOTHING):
+        wanted = "nothing to judge" if case.nothing else "something that is judged"
+        raise AssertionError(f"{case}: expected {wanted}, found {run.judged} subjects judged")
     expected = sorted(item.subject for item in case.expect)
     if sorted(run.subjects) != expected:
         raise AssertionError(f"{case}: expected findings about {expected}, found\n{_listed(run.findings)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import field, frozen
 from attrs.validators import gt
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import TensorFacts
 
 
 @frozen(kw_only=True)
@@ -39,16 +40,20 @@ class OversizedTensor(Rule):
     tags = ("acme",)
     options_type = OversizedOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        """Yield every parameter above the limit."""
-        assert facts.model is not None  # `needs` says so
-        for tensor in facts.model.parameters:
-            if tensor.numel > self.options.limit:
-                yield self.finding(
-                    subject=tensor.fqn,
-                    message=f"expected at most {self.options.limit} elements, found {tensor.numel}",
-                    evidence={"shape": tensor.shape, "limit": self.options.limit},
-                )
+    noun = "parameter"
+
+    def subjects(self, facts: Facts) -> Iterable[TensorFacts]:
+        """Every parameter of the model."""
+        return facts.model.parameters if facts.model else ()  # `needs` says that there is one
+
+    def judge(self, subject: TensorFacts, facts: Facts) -> Iterator[Finding]:
+        """Yield a finding for a parameter above the limit."""
+        if subject.numel > self.options.limit:
+            yield self.finding(
+                subject=subject.fqn,
+                message=f"expected at most {self.options.limit} elements, found {subject.numel}",
+                evidence={"shape": subject.shape, "limit": self.options.limit},
+            )
 
 
 class HalfPrecisionNorm(Rule):
@@ -73,12 +78,16 @@ class HalfPrecisionNorm(Rule):
     needs = (Section.MODEL,)
     tags = ("acme",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        """Yield every norm weight in half precision; a model without norms cannot be judged."""
-        assert facts.model is not None  # `needs` says so
-        norms = [tensor for tensor in facts.model.parameters if "norm" in tensor.fqn and len(tensor.shape) == 1]
-        if not norms:
+    noun = "norm"
+
+    def subjects(self, facts: Facts) -> Iterable[TensorFacts]:
+        """Every norm weight; a model without norms cannot be judged."""
+        parameters = facts.model.parameters if facts.model else ()
+        if not any("norm" in tensor.fqn for tensor in parameters):
             raise NotEvaluated("the model has no parameter whose name says that it is a norm")
-        for tensor in norms:
-            if tensor.dtype in ("float16", "bfloat16"):
-                yield self.finding(subject=tensor.fqn, message=f"expected float32, found {tensor.dtype}")
+        return [tensor for tensor in parameters if "norm" in tensor.fqn and len(tensor.shape) == 1]
+
+    def judge(self, subject: TensorFacts, facts: Facts) -> Iterator[Finding]:
+        """Yield a finding for a norm weight in half precision."""
+        if subject.dtype in ("float16", "bfloat16"):
+            yield self.finding(subject=subject.fqn, message=f"expected float32, found {subject.dtype}")
