@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from attrs import field, frozen
 
-from .facts import Facts, FrozenDict, Section, UnknownFact
+from .facts import Facts, FrozenDict, Section, Unknown, UnknownFact
 
 if TYPE_CHECKING:
     from .target import LiveTarget
@@ -304,6 +304,8 @@ class Rule:
 
     def subject_name(self, subject: Any) -> str:
         """What a subject is called where the report says that it was not judged."""
+        if isinstance(subject, Unknown):
+            return f"a {self.noun}"
         for name in ("fqn", "name", "key", "path", "glob"):
             text = getattr(subject, name, None)
             if isinstance(text, str):

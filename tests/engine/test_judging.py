@@ -46,7 +46,7 @@ def test_a_rule_is_clean_only_when_every_subject_was_judged(subjects, status, ju
 
 def test_the_reason_counts_and_names_the_first():
     seen = outcome(judging(1, UNREAD, UNREAD, noun="tensor"))
-    assert seen.reason == "not evaluated for 2 of 3 tensors (first: Unknown('it is not read'): it is not read)"
+    assert seen.reason == "not evaluated for 2 of 3 tensors (first: a tensor: it is not read)"
 
 
 def test_a_subject_that_the_rule_gives_up_is_unknown():
