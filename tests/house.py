@@ -7,13 +7,10 @@ source text and import nothing of ROOT. `--names` also lists what was counted.
 
 import argparse
 import ast
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from collections import Counter, defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -85,7 +82,7 @@ class House:
         return [key for key in self._setting_keys() if not any(_reads(reader, key) for reader in readers)]
 
     def _setting_keys(self):
-        """The dotted keys of the contract and those at the top level that the reader of the settings does not use up."""
+        """The dotted keys of the contract and those at the top level that `config` itself does not use."""
         tree = self.trees["src/shardlint/config/schema.py"]
         tables = {
             node.targets[0].id: node.value
@@ -126,8 +123,8 @@ class House:
     def vague_names(self):
         """How often each vague name stands for a local value, by name (f-strings included, attributes not)."""
         counts = Counter()
-        for text in self.texts.values():
-            counts.update(_local_names(text))
+        for tree in self.trees.values():
+            counts.update(_local_names(tree))
         return {name: counts[name] for name in VAGUE_NAMES}
 
 
@@ -207,15 +204,11 @@ def _imported_rooms(path, tree):
             yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
 
 
-def _local_names(text):
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.string.strip()]
-    for before, token in pairwise([tokens[0], *tokens]):
-        if token.type == tokenize.NAME and token.string in VAGUE_NAMES and before.string not in (".", "def", "class"):
-            yield token.string
-        elif token.type == tokenize.STRING and "f" in token.string.partition(token.string[-1])[0].lower():
-            for value in ast.walk(ast.parse(token.string, mode="eval")):
-                if isinstance(value, ast.Name) and value.id in VAGUE_NAMES:
-                    yield value.id
+def _local_names(tree):
+    for node in ast.walk(tree):
+        name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
+        if name in VAGUE_NAMES:
+            yield name
 
 
 def figures(house):

@@ -24,8 +24,8 @@ RULE = """
 class Rule:
     related_config = ("contract.data.replay",)
 
-    def check(self, contract):
-        return [contract.data.fields, *(probe.glob for probe in contract.probes)]
+    def check(self, facts):
+        return [facts.contract.data.fields, *(probe.glob for probe in facts.contract.probes)]
 """
 
 
