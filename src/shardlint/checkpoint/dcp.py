@@ -55,19 +55,19 @@ class DcpContents:
 def read_dcp(folder: Path) -> DcpContents:
     """Read the folder. Whatever is wrong stands in the problems; nothing is raised for its contents."""
     try:
-        found = read_metadata(folder)
+        described = read_metadata(folder)
     except MetadataError as error:
         return DcpContents(problems=(FileProblem(file=METADATA, kind=error.kind, detail=str(error)),))
-    reader = _MetadataReader(folder=folder, places=found.places)
-    reader.read(found.tensors)
+    reader = _MetadataReader(folder=folder, places=described.places)
+    reader.read(described.tensors)
     metadata = FileFacts(
-        name=METADATA, size=found.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
+        name=METADATA, size=described.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
     )
     return DcpContents(
         files=(metadata, *reader.data_files()),
         entries=tuple(reader.entries),
         problems=tuple(reader.problems[:MAX_TOLD]),
-        parts=_parts(found.planner_data, found.tensors),
+        parts=_parts(described.planner_data, described.tensors),
     )
 
 
@@ -112,7 +112,7 @@ class _MetadataReader:
         self.chunks_left -= len(described)
         if self.chunks_left < 0:
             raise OverflowError("more chunks than any folder has")
-        chunks = [chunk_of(item) for item in described]
+        chunks = [chunk_of(place) for place in described]
         for kind, detail in chunk_faults(shape, chunks, self.budget):
             self._say(kind, detail, key)
         file = self._stored(key, name, dtype, chunks)

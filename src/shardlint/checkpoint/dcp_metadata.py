@@ -97,10 +97,10 @@ def ints_of(value: Any) -> tuple[int, ...]:
     """A `torch.Size` as integers that a tensor can have. Raises one of `SHAPELESS`."""
     if isinstance(value, InertObject):
         value = value.arguments[0]
-    found = tuple(value)
-    if len(found) > 64 or not all(isinstance(item, int) and 0 <= item < 2**63 for item in found):
+    numbers = tuple(value)
+    if len(numbers) > 64 or not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise ValueError("sizes that no tensor has")
-    return found
+    return numbers
 
 
 def chunk_of(value: Any) -> Chunk:
@@ -112,10 +112,10 @@ def chunk_of(value: Any) -> Chunk:
 def dtype_of(properties: Any) -> str:
     """Torch's name of a dtype, from `TensorProperties`. Raises one of `SHAPELESS`."""
     state = properties.state
-    found = state[0] if isinstance(state, tuple) else state["dtype"]
-    if not isinstance(found, Name) or found.module != "torch":
+    dtype = state[0] if isinstance(state, tuple) else state["dtype"]
+    if not isinstance(dtype, Name) or dtype.module != "torch":
         raise TypeError("no dtype")
-    return encodable(found.name)
+    return encodable(dtype.name)
 
 
 def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:

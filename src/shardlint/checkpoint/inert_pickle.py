@@ -104,18 +104,18 @@ class _Machine:
             place -= 1
         if place < 0:
             raise StreamError("a mark is missing")
-        found = stack[place + 1 :]
+        values = stack[place + 1 :]
         del stack[place:]
-        return found
+        return values
 
     def take(self, count: int) -> tuple[Any, ...]:
-        found = tuple(self.stack[-count:]) if count else ()
-        if len(found) != count:
+        values = tuple(self.stack[-count:]) if count else ()
+        if len(values) != count:
             raise StreamError("the stack is empty")
-        if any(value is _MARK for value in found):
+        if any(value is _MARK for value in values):
             raise StreamError("a mark where a value is expected")
         del self.stack[len(self.stack) - count :]
-        return found
+        return values
 
     def memoize(self, key: int | None) -> None:
         self.memo[len(self.memo) if key is None else key] = self.top()

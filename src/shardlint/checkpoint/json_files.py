@@ -57,9 +57,9 @@ def _encodable(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key, depth): _encodable(item, depth + 1) for key, item in value.items()}
+        return {_encodable(key, depth): _encodable(element, depth + 1) for key, element in value.items()}
     if isinstance(value, list):
-        return [_encodable(item, depth + 1) for item in value]
+        return [_encodable(element, depth + 1) for element in value]
     return value
 
 
