@@ -93,18 +93,18 @@ class Assembly:
         if model is not None:
             self.walk = walk(model)
         config = config_of(self.walk.root) if self.walk else None
-        found = self._find_contract(config)
-        self.recipes = found.contract.recipes if found.contract else ()
+        resolved = self._find_contract(config)
+        self.recipes = resolved.contract.recipes if resolved.contract else ()
         if self.walk is None:
             self.absent[Section.MODEL.value] = "no model was given"
         else:
             walked = self.walk
-            section = model_facts(walked, placeholders=found.placeholders, config=config)
+            section = model_facts(walked, placeholders=resolved.placeholders, config=config)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
-        contract = contract_facts(found, self.walk, runtime=self.runtime or self.target.trace is not None)
+        contract = contract_facts(resolved, self.walk, runtime=self.runtime or self.target.trace is not None)
         if contract is None:
-            self.absent[Section.CONTRACT.value] = found.reason
+            self.absent[Section.CONTRACT.value] = resolved.reason
         return evolve(facts, contract=contract)
 
     def _find_contract(self, config: FrozenDict | None) -> ResolvedContract:
@@ -138,17 +138,17 @@ class Assembly:
             return None
         from .sharding import collect_ownership, facts_of
 
-        found = {
-            id(item.collector): item
-            for item in getattr(self.registry, "collectors", ())
-            if callable(getattr(getattr(item, "collector", None), "collect_units", None))
+        by_collector = {
+            id(entry.collector): entry
+            for entry in getattr(self.registry, "collectors", ())
+            if callable(getattr(getattr(entry, "collector", None), "collect_units", None))
         }
         self.tables = collect_ownership(
             self.walk,
             optimizer=self.target.optimizer,
             expert_axes=getattr(self.settings, "expert_axes", ()),
-            collectors=[item.collector for item in found.values()],
-            failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
+            collectors=[entry.collector for entry in by_collector.values()],
+            failed=lambda collector, error: self._pack_failed(by_collector[id(collector)], error),
         )
         return facts_of(self.tables)
 
@@ -229,10 +229,10 @@ class Assembly:
         from .values import values_facts
 
         checkpoint = self.target.checkpoint
-        found = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
-        if found is None:
+        values = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        if values is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
-        return found
+        return values
 
     def _declared_recipes(self, facts: Facts) -> Facts:
         """Compare buffers with the contract's recipes, after everything else was looked at: they are foreign code."""
@@ -255,24 +255,24 @@ class Assembly:
         if trace is None:
             self.absent[Section.RUNTIME.value] = "no step was traced (shardlint.trace)"
             return None
-        found = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
-        if isinstance(found, RuntimeFacts):
-            return found
+        runtime = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
+        if isinstance(runtime, RuntimeFacts):
+            return runtime
         raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
 
     def _packs(self, facts: Facts) -> Facts:
-        for item in getattr(self.registry, "collectors", ()):
+        for collector in getattr(self.registry, "collectors", ()):
             try:
-                value = item.collect(self.target, self.walk, facts)
+                value = collector.collect(self.target, self.walk, facts)
                 if value is not None:
-                    facts = evolve(facts, **{item.section: _checked(item.section, value)})
+                    facts = evolve(facts, **{collector.section: _checked(collector.section, value)})
             except (Exception, SystemExit) as error:
-                self._pack_failed(item, error)
+                self._pack_failed(collector, error)
         return facts
 
-    def _pack_failed(self, item: Any, error: BaseException) -> None:
-        pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
-        self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+    def _pack_failed(self, collector: Any, error: BaseException) -> None:
+        pack = str(getattr(collector, "label", "") or getattr(collector, "pack", ""))
+        self._failed(collector.name, collector.section, error, pack=pack, root=str(getattr(collector, "root", "")))
 
     def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
         problem = CollectionProblem(
@@ -297,7 +297,7 @@ def _check_model(model: Any) -> None:
 
 def _checked(section: str, value: Any) -> Any:
     """The section's facts, if they are of the section's class. Raises `TypeError` or `ValueError`."""
-    known = {item.value for item in Section}
+    known = {member.value for member in Section}
     if section not in known:
         raise ValueError(f"there is no section {section!r}; expected one of {', '.join(sorted(known))}")
     kinds = [kind for kind in _members(get_type_hints(Facts)[section]) if kind is not type(None)]

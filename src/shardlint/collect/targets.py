@@ -167,7 +167,7 @@ def _live(text: str, built: Any) -> Resolved:
 
 
 def _hint(value: Any) -> str:
-    if isinstance(value, tuple) and any(_is_module(item) for item in value):
+    if isinstance(value, tuple) and any(_is_module(element) for element in value):
         return "; return shardlint.Target(model=..., optimizer=..., load_info=...) instead of a tuple"
     if inspect.iscoroutine(value):
         value.close()  # nobody is going to await it, and Python would say so in a warning
@@ -238,14 +238,14 @@ def _decode(data: bytes, where: str) -> Facts:
 
 def _check_checkpoint(path: Path) -> None:
     if path.is_dir():
-        names = [item.name for item in path.iterdir()]
+        names = [child.name for child in path.iterdir()]
         if not any(_weights(name) for name in names):
-            found = f"; it holds {', '.join(sorted(names)[:5])}" if names else "; it is empty"
-            inner = sorted(str(item) for item in (path / "snapshots").iterdir())[:5] if "snapshots" in names else []
+            contents = f"; it holds {', '.join(sorted(names)[:5])}" if names else "; it is empty"
+            inner = sorted(str(child) for child in (path / "snapshots").iterdir())[:5] if "snapshots" in names else []
             if inner:
-                found = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
+                contents = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
             raise TargetError(
-                f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{found}"
+                f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{contents}"
             )
         return
     if path.suffix == ".py":

@@ -94,11 +94,11 @@ class _Look:
             self.others.append(TensorValues(fqn=live.names[0], elements=local.numel(), unwritten=count))
 
     def finish(self) -> tuple[TensorValues, ...]:
-        found = [
+        statistics = [
             self.statistics(live, local, low, high)
             for (live, local), (low, high) in zip(self.seen, _numbers(self.extremes), strict=True)
         ]
-        return (*found, *self.others)
+        return (*statistics, *self.others)
 
     def statistics(self, live: LiveTensor, local: Any, low: float, high: float) -> TensorValues:
         facts = TensorValues(
@@ -151,15 +151,15 @@ def _numbers(extremes: Iterable[tuple[Any, Any]]) -> list[tuple[float, float]]:
     import torch
 
     pairs = list(extremes)
-    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(pairs)
+    numbers: list[tuple[float, float]] = [(0.0, 0.0)] * len(pairs)
     by_device: dict[Any, list[int]] = {}
     for index, (low, _) in enumerate(pairs):
         by_device.setdefault(low.device, []).append(index)
     for indices in by_device.values():
-        flat = torch.stack([item.to(torch.float64) for index in indices for item in pairs[index]]).tolist()
+        flat = torch.stack([extreme.to(torch.float64) for index in indices for extreme in pairs[index]]).tolist()
         for place, index in enumerate(indices):
-            found[index] = (flat[2 * place], flat[2 * place + 1])
-    return found
+            numbers[index] = (flat[2 * place], flat[2 * place + 1])
+    return numbers
 
 
 def _not_finite(local: Any) -> dict[str, Any]:

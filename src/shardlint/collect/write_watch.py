@@ -97,11 +97,11 @@ def watch_of(modules: Iterable[Any]) -> Planted | None:
     """The watch that was set on one of the modules; None when nobody watched."""
     for module in modules:
         try:
-            found = _WATCHES.get(module)
+            watch = _WATCHES.get(module)
         except TypeError:  # modules may be unhashable
             continue
-        if found is not None:
-            return found
+        if watch is not None:
+            return watch
     return None
 
 
