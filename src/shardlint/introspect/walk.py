@@ -132,10 +132,10 @@ def joined(prefix: str, name: str) -> str:
 def registry(module: Any, name: str) -> Mapping[Any, Any]:
     """One of a module's own registries (`_modules`, `_parameters`, `_buffers`), empty when there is none."""
     try:
-        found = object.__getattribute__(module, "__dict__").get(name)
+        members = object.__getattribute__(module, "__dict__").get(name)
     except AttributeError:
         return {}
-    return found if hasattr(found, "items") else {}
+    return members if hasattr(members, "items") else {}
 
 
 def text(key: Any) -> str:
@@ -192,7 +192,7 @@ class _Walker:
                 self.path.discard(id(record.module))
         self.walk.modules = list(self.modules.values())
         self.walk.tensors = list(self.tensors.values())
-        self.walk.cut = sorted((item.fqn for item in self.cut.values()), key=natural_key)
+        self.walk.cut = sorted((walked.fqn for walked in self.cut.values()), key=natural_key)
         self._unwrap_root()
         return self.walk
 
