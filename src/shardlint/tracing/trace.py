@@ -173,7 +173,7 @@ class Trace:
     def _targets(self, unit: LiveUnit, direction: str, hooks: HookSet) -> tuple[str, ...]:
         if unit.prefetch is None:
             return ()
-        names = {id(module): item.name for item in self._units for module in item.modules}
+        names = {id(module): live_unit.name for live_unit in self._units for module in live_unit.modules}
         return tuple(names.get(id(module)) or hooks.tree.name(module) for module in unit.prefetch(direction))
 
 
