@@ -78,12 +78,12 @@ def coverage_of(facts: Facts) -> FrozenDict | None:
     if facts.checkpoint is None or (retained_report(facts) is not None and reported is not None):
         return reported.as_mapping() if reported else None
     try:
-        found = planned_coverage(facts) if facts.plan is not None else stored_coverage(facts)
+        result = planned_coverage(facts) if facts.plan is not None else stored_coverage(facts)
     except NotEvaluated as error:
         reason = facts.why_absent(Section.PLAN) if facts.plan is None else str(error)
         unknown = Coverage(status=CoverageStatus.NOT_LOADED, basis="plan")
         return FrozenDict({**unknown.as_mapping(), "reason": reason})
-    return found.as_mapping()
+    return result.as_mapping()
 
 
 def collection_findings(facts: Facts) -> tuple[Finding, ...]:

@@ -103,8 +103,13 @@ def document(report: Report) -> JsonReport:
         metadata=report.metadata,
         findings=tuple(_finding(finding) for finding in report.findings),
         suppressed=tuple(
-            JsonSuppressed(finding=_finding(item.finding), reason=item.reason, source=item.source, expires=item.expires)
-            for item in report.suppressed
+            JsonSuppressed(
+                finding=_finding(suppressed.finding),
+                reason=suppressed.reason,
+                source=suppressed.source,
+                expires=suppressed.expires,
+            )
+            for suppressed in report.suppressed
         ),
         outcomes=tuple(_outcome(outcome) for outcome in report.outcomes),
         coverage=report.coverage,
@@ -115,13 +120,13 @@ def document(report: Report) -> JsonReport:
     )
 
 
-def _finding(item: Finding) -> JsonFinding:
-    return JsonFinding(**{name: getattr(item, name) for name in JsonFinding.__struct_fields__})
+def _finding(finding: Finding) -> JsonFinding:
+    return JsonFinding(**{name: getattr(finding, name) for name in JsonFinding.__struct_fields__})
 
 
-def _outcome(item: Outcome) -> JsonOutcome:
-    values = {name: getattr(item, name) for name in JsonOutcome.__struct_fields__}
-    return JsonOutcome(**values | {"lacks": tuple(section.value for section in item.lacks)})
+def _outcome(outcome: Outcome) -> JsonOutcome:
+    values = {name: getattr(outcome, name) for name in JsonOutcome.__struct_fields__}
+    return JsonOutcome(**values | {"lacks": tuple(section.value for section in outcome.lacks)})
 
 
 def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:

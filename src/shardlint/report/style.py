@@ -53,5 +53,5 @@ def encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {encodable(key): encodable(item) for key, item in value.items()}
-    return [encodable(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {encodable(key): encodable(element) for key, element in value.items()}
+    return [encodable(element) for element in value] if isinstance(value, (list, tuple)) else value
