@@ -145,10 +145,10 @@ def _table(root: SettingNode) -> SettingNode | None:
     node = root
     for key in ("tool", "shardlint"):
         entries = node.value if node.kind is NodeKind.MAPPING else ()
-        found = next((entry.node for entry in entries if entry.key == key), None)
-        if found is None:
+        table = next((entry.node for entry in entries if entry.key == key), None)
+        if table is None:
             return None
-        node = found
+        node = table
     return node
 
 

@@ -73,9 +73,9 @@ def render_settings(settings: Settings) -> str:
     for path, key in all_keys():
         if isinstance(key.kind, Table) or "[]" in path:
             continue
-        found = settings.values.get(*path.split("."))
-        if found is not None:
-            lines += [_line(leaf, value.plain(), value.source) for leaf, value in found.leaves(path)]
+        setting = settings.values.get(*path.split("."))
+        if setting is not None:
+            lines += [_line(leaf, value.plain(), value.source) for leaf, value in setting.leaves(path)]
         elif isinstance(key.kind, (ListOf, MapOf)) or key.default is None:
             lines.append(f"{path}:  # not set")
         else:

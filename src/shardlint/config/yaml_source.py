@@ -34,8 +34,8 @@ def read_yaml(text: Text) -> tuple[SettingNode, list[ConfigProblem]]:
     if bad:
         before = text.text[: bad.start()]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        found = printable(bad.group())
-        raise RefusedError(text.problem(line, column, "", f"expected printable characters, got {found}"))
+        character = printable(bad.group())
+        raise RefusedError(text.problem(line, column, "", f"expected printable characters, got {character}"))
     builder = _Builder(text)
     try:
         return builder.document(), builder.problems
@@ -104,8 +104,8 @@ class _Builder:
             plain = event.style in (None, "")
             return SettingNode(NodeKind.PLAIN if plain else NodeKind.STRING, event.value, *place)
         if isinstance(event, yaml.SequenceStartEvent):
-            items = tuple(self.node(item, depth + 1) for item in self._until(yaml.SequenceEndEvent))
-            return SettingNode(NodeKind.SEQUENCE, items, *place, 1 + sum(item.size for item in items))
+            items = tuple(self.node(element, depth + 1) for element in self._until(yaml.SequenceEndEvent))
+            return SettingNode(NodeKind.SEQUENCE, items, *place, 1 + sum(element.size for element in items))
         entries = tuple(self._entries(depth))
         return SettingNode(NodeKind.MAPPING, entries, *place, 1 + sum(1 + entry.node.size for entry in entries))
 
