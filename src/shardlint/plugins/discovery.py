@@ -35,8 +35,8 @@ def normalized(name: str) -> str:
 
 def installed_sources(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[PackSource]:
     """The packs among `entry_points` (of every installed distribution when None), ordered by pack and distribution."""
-    found = list(_entry_points() if entry_points is None else entry_points)
-    sources = [_installed(entry) for entry in found if entry.group == ENTRY_POINT_GROUP]
+    entries = list(_entry_points() if entry_points is None else entry_points)
+    sources = [_installed(entry) for entry in entries if entry.group == ENTRY_POINT_GROUP]
     return sorted(sources, key=lambda source: (source.origin.pack, source.origin.dist, source.location))
 
 
