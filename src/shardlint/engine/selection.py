@@ -160,51 +160,51 @@ class _Ballot:
             self._vote(number, "severity", level, off=level.severity is None)
         lists = (("select", layer.select or (), False), ("extend-select", layer.extend_select, False))
         for where, items, off in (*lists, ("ignore", layer.ignore, True)):
-            for item in items:
-                self._vote(number, where, item, off=off)
+            for entry in items:
+                self._vote(number, where, entry, off=off)
 
-    def _vote(self, number: int, where: str, item: Item | SeverityItem, *, off: bool) -> None:
+    def _vote(self, number: int, where: str, entry: Item | SeverityItem, *, off: bool) -> None:
         forgotten = number < self.base and (where != "severity" or off)
-        if self._is_engine(where, item, forgotten=forgotten):
+        if self._is_engine(where, entry, forgotten=forgotten):
             return
         try:
-            match = self.index.resolve(item.selector)
+            match = self.index.resolve(entry.selector)
         except UnknownSelectorError as why:
-            self._unknown(where, item, str(why))
+            self._unknown(where, entry, str(why))
             return
         if forgotten:
             return
         votes = self.severities if where == "severity" else self.switches
-        vote = _Vote(match.specificity, number, off, match.exact, item)
+        vote = _Vote(match.specificity, number, off, match.exact, entry)
         for code in match.codes:
             votes.setdefault(code, []).append(vote)
 
-    def _unknown(self, where: str, item: Item | SeverityItem, why: str) -> None:
+    def _unknown(self, where: str, entry: Item | SeverityItem, why: str) -> None:
         if where != "ignore":
-            self.problems.append(f"{_place(where, item.source)}: {why}")
+            self.problems.append(f"{_place(where, entry.source)}: {why}")
             return
         self.diagnostics.append(
             diagnostic(
                 "SL006",
-                subject=item.selector,
-                message=f"{_place(where, item.source)}: {why}",
-                evidence={"source": str(item.source), "setting": where},
+                subject=entry.selector,
+                message=f"{_place(where, entry.source)}: {why}",
+                evidence={"source": str(entry.source), "setting": where},
                 key=where,
             )
         )
 
-    def _is_engine(self, where: str, item: Item | SeverityItem, *, forgotten: bool) -> bool:
+    def _is_engine(self, where: str, entry: Item | SeverityItem, *, forgotten: bool) -> bool:
         """Whether `item` names an engine diagnostic; if so it is dealt with here."""
-        found = next((d for d in DIAGNOSTICS.values() if item.selector in (d.code, d.name)), None)
-        if found is None:
+        diagnostic = next((d for d in DIAGNOSTICS.values() if entry.selector in (d.code, d.name)), None)
+        if diagnostic is None:
             return False
-        place = _place(where, item.source)
+        place = _place(where, entry.source)
         if where in ("select", "extend-select"):
-            self.problems.append(f"{place}: {found.code} {found.name} is always on")
-        elif not found.suppressible:
-            self.problems.append(f"{place}: {found.code} {found.name} can neither be ignored nor changed")
+            self.problems.append(f"{place}: {diagnostic.code} {diagnostic.name} is always on")
+        elif not diagnostic.suppressible:
+            self.problems.append(f"{place}: {diagnostic.code} {diagnostic.name} can neither be ignored nor changed")
         elif not forgotten:
-            self.engine[found.code] = item.severity if isinstance(item, SeverityItem) else None
+            self.engine[diagnostic.code] = entry.severity if isinstance(entry, SeverityItem) else None
         return True
 
     def decide(self, rule: RegisteredRule) -> Decision:
@@ -316,7 +316,7 @@ def severity_from_user(text: str) -> Severity | None:
     level = text.strip().lower()
     if level == "off":
         return None
-    valid = [item.value for item in Severity]
+    valid = [severity.value for severity in Severity]
     if level not in valid:
         raise ValueError(f"expected off, {', '.join(valid[:-1])} or {valid[-1]}, got {text!r}")
     return Severity(level)
