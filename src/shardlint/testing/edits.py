@@ -89,8 +89,8 @@ def _step(node: Any, token: re.Match[str], *, create: bool) -> Iterator[tuple[An
         if int(token["position"]) < len(node):
             yield node, int(token["position"])
     elif token["field"] is not None and isinstance(node, list):
-        for number, item in enumerate(node):
-            if _matches(str(item.get(token["field"])), token["how"], token["value"]):
+        for number, element in enumerate(node):
+            if _matches(str(element.get(token["field"])), token["how"], token["value"]):
                 yield node, number
 
 
