@@ -74,7 +74,11 @@ class DeclarationMatchesNothing(Rule):
             library = [
                 declaration for declaration in model.declarations if declaration.qualified_type.startswith(_LIBRARY)
             ]
-            inherited = {name for item in library for name in (*item.keep_in_fp32, *item.keep_in_fp32_strict)}
+            inherited = {
+                name
+                for inherited_from in library
+                for name in (*inherited_from.keep_in_fp32, *inherited_from.keep_in_fp32_strict)
+            }
             for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
                 if pattern not in inherited and not _found(pattern, tensors):
                     yield self._finding(root.qualified_type, "modules to keep in float32", pattern, tensors)

@@ -38,12 +38,12 @@ class ReplacementUnmatched(Rule):
         if not lost:
             return
         candidates = Candidates(tuple(module.fqn for module in facts.model.modules if module.fqn))
-        for item in lost:
-            near = candidates.near(item.pattern)
+        for unmatched in lost:
+            near = candidates.near(unmatched.pattern)
             hint = f"; the nearest {'module is' if len(near) == 1 else 'modules are'} {', '.join(near)}" if near else ""
             yield self.finding(
-                subject=item.pattern,
+                subject=unmatched.pattern,
                 kind=SubjectKind.PATTERN,
-                message=f"the replacement of {item.pattern!r} by {item.replacement} matched no module{hint}",
-                evidence={"replacement": item.replacement, "nearest": near},
+                message=f"the replacement of {unmatched.pattern!r} by {unmatched.replacement} matched no module{hint}",
+                evidence={"replacement": unmatched.replacement, "nearest": near},
             )

@@ -57,13 +57,13 @@ class TieDeclarationBroken(Rule):
         if unknown:
             raise NotEvaluated("; ".join(unknown))
 
-    def _wrong_form(self, item: ClassDeclaration, major: int) -> Finding:
+    def _wrong_form(self, declaration: ClassDeclaration, major: int) -> Finding:
         return self.finding(
-            subject=item.fqn or "<root>",
+            subject=declaration.fqn or "<root>",
             kind=SubjectKind.MODULE,
-            message=f"{item.qualified_type} declares its tied weights as {item.tied_weights_form}: expected a mapping "
-            f"of targets to sources, which is what Transformers {major} reads",
-            evidence={"form": item.tied_weights_form, "names": item.tied_weights_names},
+            message=f"{declaration.qualified_type} declares its tied weights as {declaration.tied_weights_form}: "
+            f"expected a mapping of targets to sources, which is what Transformers {major} reads",
+            evidence={"form": declaration.tied_weights_form, "names": declaration.tied_weights_names},
             key="form",
         )
 

@@ -58,7 +58,7 @@ class WrapClassMissing(Rule):
         shipped = not self.options.classes and model.qualified_type.startswith(_LIBRARY)
         if shipped and not landed:
             return  # parts of a library's models inherit what the whole declares
-        near = [name for item in wanted for name in closest(item, present, 1)]
+        near = [name for wanted_name in wanted for name in closest(wanted_name, present, 1)]
         more = f"; the model has {', '.join(dict.fromkeys(near))}" if near else ""
         yield self.finding(
             subject=", ".join(wanted),

@@ -86,7 +86,7 @@ def _reached(adapter: AdapterFacts, name: str) -> bool:
 def _same_role(model: ModelFacts, adapter: AdapterFacts, target: str) -> list[str]:
     """Parameters that hold the target's role in another form: fused with others, or without a module of its name."""
     own, wanted = set(adapter.keys), _words(target.rpartition(".")[2])
-    found = []
+    names = []
     for tensor in model.parameters:
         if len(tensor.shape) < 2 or not own.isdisjoint(tensor.aliases):
             continue
@@ -95,8 +95,8 @@ def _same_role(model: ModelFacts, adapter: AdapterFacts, target: str) -> list[st
         if _ends_with(owner, target) and last == "weight":
             continue  # a module of that very name: left out by the other options of the adapter
         if role == target or (len(wanted) > 1 and role != target and wanted < _words(role)):
-            found.append(tensor.fqn)
-    return sorted(found, key=natural_key)
+            names.append(tensor.fqn)
+    return sorted(names, key=natural_key)
 
 
 def _words(name: str) -> set[str]:

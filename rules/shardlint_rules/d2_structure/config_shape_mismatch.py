@@ -70,13 +70,13 @@ class ConfigShapeMismatch(Rule):
         yield from self.experts(model, config)
 
     def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        found = [
+        tables = [
             parameter for parameter in model.parameters if any(_EMBEDDINGS.search(name) for name in parameter.aliases)
         ]
-        found = [item for item in found if len(item.shape) == 2 and not _is_packed(item)]
-        if len({item.shape for item in found}) != 1:
+        tables = [table for table in tables if len(table.shape) == 2 and not _is_packed(table)]
+        if len({table.shape for table in tables}) != 1:
             return
-        tensor = found[0]
+        tensor = tables[0]
         rows, width = tensor.shape
         vocabulary, hidden = _number(config, "vocab_size"), _number(config, "hidden_size", "d_model", "n_embd")
         if vocabulary is not None and rows < vocabulary:
@@ -148,12 +148,12 @@ class ConfigShapeMismatch(Rule):
 
     def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
         wanted = _number(config, *_EXPERTS)
-        found = [
+        stacks = [
             parameter for parameter in model.parameters if ".experts." in parameter.fqn and len(parameter.shape) == 3
         ]
-        counts = {item.shape[0] for item in found}
+        counts = {stack.shape[0] for stack in stacks}
         if wanted is not None and len(counts) == 1 and counts != {wanted}:
-            yield self.differs("num_experts", wanted, found[0], counted(found[0].shape[0], "expert"))
+            yield self.differs("num_experts", wanted, stacks[0], counted(stacks[0].shape[0], "expert"))
 
     def differs(self, name: str, wanted: int, tensor: TensorFacts, found: str) -> Finding:
         return self.finding(
@@ -167,10 +167,10 @@ class ConfigShapeMismatch(Rule):
 
 def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
-    found = [parameter for parameter in model.parameters if parameter.fqn.endswith(f".self_attn.{last}.weight")]
+    projections = [parameter for parameter in model.parameters if parameter.fqn.endswith(f".self_attn.{last}.weight")]
     attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
-    alike = len({item.shape for item in found}) == 1 and len(found) == attentions
-    return found[0] if alike and not _is_packed(found[0]) else None
+    alike = len({projection.shape for projection in projections}) == 1 and len(projections) == attentions
+    return projections[0] if alike and not _is_packed(projections[0]) else None
 
 
 def _is_packed(tensor: TensorFacts) -> bool:
@@ -201,7 +201,7 @@ def _number(config: Mapping[str, Any], *names: str) -> int | None:
 def _ids(value: object) -> list[int]:
     """The token ids that `value` (one or several of them) gives."""
     items = value if isinstance(value, tuple) else (value,)
-    return [item for item in items if isinstance(item, int) and not isinstance(item, bool)]
+    return [number for number in items if isinstance(number, int) and not isinstance(number, bool)]
 
 
 def _numbers(config: Mapping[str, Any], part: str) -> set[int]:
@@ -219,9 +219,9 @@ def _blocks(model: ModelFacts) -> dict[str, list[int]]:
         return {}
     root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
     classes = root.no_split_modules if root is not None else ()
-    found: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for module in model.modules:
         match = _BLOCK.fullmatch(module.fqn)
         if match and module.qualified_type.rpartition(".")[2] in classes:
-            found.setdefault(match["prefix"], []).append(int(match["index"]))
-    return found
+            indices.setdefault(match["prefix"], []).append(int(match["index"]))
+    return indices

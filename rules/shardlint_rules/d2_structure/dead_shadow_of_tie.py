@@ -41,5 +41,5 @@ class DeadShadowOfTie(Rule):
                 owner=tensor.fqn.rpartition(".")[0] or "<root>",
             )
         if shadows.undecided:
-            names = ", ".join(item.fqn for item in shadows.undecided)
+            names = ", ".join(tensor.fqn for tensor in shadows.undecided)
             raise NotEvaluated(f"neither a load report nor a checkpoint says whether there is a source for {names}")

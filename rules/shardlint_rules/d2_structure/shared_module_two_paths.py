@@ -78,11 +78,11 @@ def _below(module: ModuleFacts, told: list[str]) -> bool:
 
 def _with_parameters(model: ModelFacts) -> set[str]:
     """Every name of a module that holds a parameter, at any depth."""
-    found: set[str] = set()
+    names: set[str] = set()
     for tensor in model.parameters:
         for alias in tensor.aliases:
             name = alias.rpartition(".")[0]
-            while name and name not in found:
-                found.add(name)
+            while name and name not in names:
+                names.add(name)
                 name = name.rpartition(".")[0]
-    return found
+    return names

@@ -58,8 +58,8 @@ def axes_that_shard(sharding: ShardingFacts, layout: LayoutFacts, dim: int) -> I
     mesh = sharding.mesh(layout.source_mesh)
     if mesh is None or not layout.global_shape:
         return
-    for index, item in enumerate(layout.source_placements):
-        if item.is_shard and index < len(mesh.shape) and (item.dim or 0) % len(layout.global_shape) == dim:
+    for index, placement in enumerate(layout.source_placements):
+        if placement.is_shard and index < len(mesh.shape) and (placement.dim or 0) % len(layout.global_shape) == dim:
             yield axis_name(mesh, index), mesh.shape[index]
 
 

@@ -74,12 +74,12 @@ class AliasContractConflict(Rule):
 def _groups(sharding: ShardingFacts) -> Iterator[list[OwnershipFacts]]:
     """The records of each parameter, by what it was before wrapping where that is known."""
     origins = {record.identity: record.origin for record in sharding.parameters if record.origin is not None}
-    found: dict[tuple[str, int], list[OwnershipFacts]] = {}
+    groups: dict[tuple[str, int], list[OwnershipFacts]] = {}
     for record in live(sharding.parameters):
         origin = origins.get(record.identity)
         key = ("identity", record.identity) if origin is None else ("origin", origin)
-        found.setdefault(key, []).append(record)
-    return (records for records in found.values() if len(records) > 1)
+        groups.setdefault(key, []).append(record)
+    return (records for records in groups.values() if len(records) > 1)
 
 
 def _described(sharding: ShardingFacts, record: OwnershipFacts) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ class ExpertGradientDivisor(Rule):
 
 def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:
     """The divisors of the units that hold dense trainable parameters, and the units that do not tell theirs."""
-    found, unknown = set[float](), list[str]()
+    divisors, unknown = set[float](), list[str]()
     for unit in sharding.units:
         if DENSE not in unit.domains:
             continue
@@ -78,5 +78,5 @@ def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:
         if divisor is None:
             unknown.append(unit.name)
         else:
-            found.add(divisor)
-    return found, unknown
+            divisors.add(divisor)
+    return divisors, unknown

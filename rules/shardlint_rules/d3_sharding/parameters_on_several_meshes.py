@@ -74,12 +74,12 @@ class ParametersOnSeveralMeshes(Rule):
 
 def _by_mesh(sharding: ShardingFacts) -> dict[str, list[OwnershipFacts]]:
     """The optimised trainable parameters by mesh; parameters cut as flat sequences have a clipping of their own."""
-    found: dict[str, list[OwnershipFacts]] = {}
+    by_mesh: dict[str, list[OwnershipFacts]] = {}
     for record in once(live(sharding.parameters)):
         layout = sharding.layout_of(record)
         unknown = "mesh" in layout.unknown or layout.flat is not None
         if record.requires_grad and record.optimized is not False and not unknown:
             mesh = sharding.mesh(layout.mesh)
             text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {ranges(mesh.ranks)}"
-            found.setdefault(text, []).append(record)
-    return found
+            by_mesh.setdefault(text, []).append(record)
+    return by_mesh

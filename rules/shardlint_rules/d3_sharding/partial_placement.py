@@ -38,7 +38,7 @@ class PartialPlacement(Rule):
             layout = sharding.layout_of(record)
             for index, placements in ((layout.mesh, layout.placements), (layout.source_mesh, layout.source_placements)):
                 mesh = sharding.mesh(index)
-                axes = [at for at, item in enumerate(placements) if item.kind == PARTIAL]
+                axes = [at for at, axis_placement in enumerate(placements) if axis_placement.kind == PARTIAL]
                 if axes and mesh is not None:
                     names = [axis_name(mesh, at) for at in axes]
                     yield self.finding(

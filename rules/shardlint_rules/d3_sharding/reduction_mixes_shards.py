@@ -102,7 +102,7 @@ def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ..
         }
     except ValueError:  # a placement that nothing is known about: layout-lies says so
         return None
-    different = tuple(rank for rank, held in others.items() if held != mine)
+    different = tuple(rank for rank, other_boxes in others.items() if other_boxes != mine)
     if not different:
         return None
     other = " and ".join(box.text() for box in others[different[0]]) or "nothing"
@@ -116,9 +116,13 @@ def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
     A parameter that is merely missing somewhere is no shard of anything: ranks-disagree says so.
     """
     values: dict[tuple[str, tuple[int, ...]], set[str]] = {}
-    for item in absent:
-        values.setdefault((pattern_of(item.fqn), item.ranks), set()).add(item.value)
-    return {item.fqn: item for item in absent if len(values[pattern_of(item.fqn), item.ranks]) > 1}
+    for difference in absent:
+        values.setdefault((pattern_of(difference.fqn), difference.ranks), set()).add(difference.value)
+    return {
+        difference.fqn: difference
+        for difference in absent
+        if len(values[pattern_of(difference.fqn), difference.ranks]) > 1
+    }
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:
@@ -143,7 +147,9 @@ def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: 
     stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
     if declared is None or layout.source_mesh is not None or not stacked:
         return None
-    held = layout.global_shape[0]
-    if held >= declared or declared % held or len(ranks) * declared <= facts.environment.world_size * held:
+    experts = layout.global_shape[0]
+    if experts >= declared or declared % experts or len(ranks) * declared <= facts.environment.world_size * experts:
         return None
-    return _Mixed(ranks, f"a rank holds {held} of {declared} experts, and so many ranks cannot all hold the same ones")
+    return _Mixed(
+        ranks, f"a rank holds {experts} of {declared} experts, and so many ranks cannot all hold the same ones"
+    )

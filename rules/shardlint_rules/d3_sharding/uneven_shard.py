@@ -84,10 +84,10 @@ def _shapes(sharding: ShardingFacts, layout: LayoutFacts) -> Counter[tuple[int, 
 
 def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
     pieces = Counter[int]()
-    for size, item in zip(mesh_shape, layout.placements, strict=False):
-        if item.is_shard and item.dim is not None and layout.global_shape:
-            dim = item.dim % len(layout.global_shape)
-            pieces[dim] = (pieces[dim] or 1) * size * (item.split_factor or 1)
+    for size, placement in zip(mesh_shape, layout.placements, strict=False):
+        if placement.is_shard and placement.dim is not None and layout.global_shape:
+            dim = placement.dim % len(layout.global_shape)
+            pieces[dim] = (pieces[dim] or 1) * size * (placement.split_factor or 1)
     return any(layout.global_shape[dim] % count for dim, count in pieces.items())
 
 

@@ -35,7 +35,11 @@ class NonFiniteState(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.values is not None
-        suspects = [item for item in facts.values.tensors if not item.finite and not item.unwritten]
+        suspects = [
+            tensor_values
+            for tensor_values in facts.values.tensors
+            if not tensor_values.finite and not tensor_values.unwritten
+        ]
         if not suspects:
             return
         tensors = facts.model.tensor_by_name() if facts.model is not None else {}

@@ -38,29 +38,29 @@ class PrecisionCriticalNarrowed(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         assert facts.values is not None
         unknown = []
-        for item in facts.values.critical:
-            if item.source_dtype is not None:
-                if _BITS[item.source_dtype] > _BITS[item.dtype]:
-                    yield self.narrowed(item)
-            elif item.strict or (item.declared and item.dtype == "float16"):
-                yield self.narrowed(item)
-            elif not item.declared:
-                unknown.append(item.fqn)
+        for tensor in facts.values.critical:
+            if tensor.source_dtype is not None:
+                if _BITS[tensor.source_dtype] > _BITS[tensor.dtype]:
+                    yield self.narrowed(tensor)
+            elif tensor.strict or (tensor.declared and tensor.dtype == "float16"):
+                yield self.narrowed(tensor)
+            elif not tensor.declared:
+                unknown.append(tensor.fqn)
         if unknown:
             raise NotEvaluated(f"no checkpoint says how wide the source of {', '.join(unknown)} is")
 
-    def narrowed(self, item: PrecisionCritical) -> Finding:
-        source = f"{item.source_dtype} in the checkpoint" if item.source_dtype else "float32"
-        lost = f"; {item.collapsed} of {item.distinct} distinct values became equal" if item.collapsed else ""
+    def narrowed(self, tensor: PrecisionCritical) -> Finding:
+        source = f"{tensor.source_dtype} in the checkpoint" if tensor.source_dtype else "float32"
+        lost = f"; {tensor.collapsed} of {tensor.distinct} distinct values became equal" if tensor.collapsed else ""
         return self.finding(
-            subject=item.fqn,
-            message=f"expected {source}, found {item.dtype}: {item.because}{lost}",
+            subject=tensor.fqn,
+            message=f"expected {source}, found {tensor.dtype}: {tensor.because}{lost}",
             evidence={
-                "because": item.because,
-                "source": item.source_key,
-                "source_dtype": item.source_dtype,
-                "distinct": item.distinct,
-                "collapsed": item.collapsed,
+                "because": tensor.because,
+                "source": tensor.source_key,
+                "source_dtype": tensor.source_dtype,
+                "distinct": tensor.distinct,
+                "collapsed": tensor.collapsed,
             },
-            owner=item.fqn.rpartition(".")[0] or "<root>",
+            owner=tensor.fqn.rpartition(".")[0] or "<root>",
         )

@@ -43,14 +43,14 @@ class RebuildableBufferIncomplete(Rule):
                 )
 
 
-def _reasons(item: RebuildableBufferFacts) -> list[str]:
+def _reasons(buffer: RebuildableBufferFacts) -> list[str]:
     reasons = []
-    if not item.present:
+    if not buffer.present:
         reasons.append("is missing")
-    if item.persistent:
+    if buffer.persistent:
         reasons.append("became persistent")
-    if item.is_meta:
+    if buffer.is_meta:
         reasons.append("is still meta")
-    if not (item.has_source or item.has_factory):
+    if not (buffer.has_source or buffer.has_factory):
         reasons.append("has a recipe with neither source nor factory")
     return reasons

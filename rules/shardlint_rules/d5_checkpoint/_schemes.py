@@ -70,9 +70,9 @@ def scheme_of(checkpoint: CheckpointFacts) -> tuple[Scheme | None, str]:
 def _settings(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     for place in (config, config.get("text_config") if config else None):
         for key in ("quantization_config", "compression_config"):
-            found = place.get(key) if isinstance(place, Mapping) else None
-            if isinstance(found, Mapping) and found:
-                return found
+            settings = place.get(key) if isinstance(place, Mapping) else None
+            if isinstance(settings, Mapping) and settings:
+                return settings
     return None
 
 

@@ -72,11 +72,11 @@ def _nested(names: list[str]) -> Iterator[tuple[str, str]]:
     if len(leaves) < 200 and not any(f".{leaf}." in text or f"\n{leaf}." in text for leaf in leaves):
         return  # no key goes on behind what ends another one
     keys = set(names)
-    modules, found = {key.rpartition(".")[0] for key in keys}, set()
+    modules, nested = {key.rpartition(".")[0] for key in keys}, set()
     while modules:
-        found |= modules & keys
+        nested |= modules & keys
         modules = {module.rpartition(".")[0] for module in modules if "." in module}
-    for short in sorted(found):
+    for short in sorted(nested):
         inside = (key for key in keys if key.startswith(f"{short}."))
         others = [key for key in inside if not set(key.split(".")) & set(_PARTS_OF_A_TENSOR)]
         if others:

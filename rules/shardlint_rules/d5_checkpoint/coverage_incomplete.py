@@ -48,21 +48,21 @@ class CoverageIncomplete(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.load is None and facts.plan is not None and _is_complete(facts.plan):
             return
-        found = _found(facts)
-        near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
+        coverage = _found(facts)
+        near_source, near_target = Candidates(tuple(coverage.sources)), Candidates(_open(coverage))
         failed = (
             {tensor.name: tensor.reason for tensor in facts.plan.tensors if tensor.status == "error"}
             if facts.plan
             else {}
         )
-        for key, kind in iter_unexplained(found):
+        for key, kind in iter_unexplained(coverage):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
             text = spoken(facts, _SAYINGS[kind][1]).format(key=key)
             text += f": its conversion fails ({failed[key]})" if key in failed else ""
-            yield self._finding(found, key, kind, text, candidates.near(key))
+            yield self._finding(coverage, key, kind, text, candidates.near(key))
 
     def _finding(
-        self, found: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
+        self, coverage: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
     ) -> Finding:
         hint = f"; the nearest on the other side: {', '.join(near)}" if near else ""
         return self.finding(
@@ -70,7 +70,7 @@ class CoverageIncomplete(Rule):
             kind=SubjectKind.TENSOR if isinstance(kind, TargetClass) else SubjectKind.KEY,
             severity=_SAYINGS[kind][0],
             message=f"{text}{hint}",
-            evidence={"class": kind.value, "basis": found.basis, "nearest": near},
+            evidence={"class": kind.value, "basis": coverage.basis, "nearest": near},
             key=kind.value,
         )
 
@@ -98,9 +98,9 @@ def _found(facts: Facts) -> Coverage:
     return stored_coverage(facts)
 
 
-def _open(found: Coverage) -> tuple[str, ...]:
+def _open(coverage: Coverage) -> tuple[str, ...]:
     wanted = (TargetClass.UNSUPPORTED_MISSING_TARGET, TargetClass.NEW_HEAD)
-    return tuple(key for key, kind in found.targets.items() if kind in wanted)
+    return tuple(key for key, kind in coverage.targets.items() if kind in wanted)
 
 
 _SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {

@@ -63,10 +63,10 @@ class ExpertsMissing(Rule):
             if tensor.status != "mismatched" or not tensor.operations or not stored or len(tensor.shape) < 2:
                 continue
             if stored[1:] == tensor.shape[1:] and stored[0] < tensor.shape[0] and _EXPERTS.search(tensor.name):
-                held = counted(tensor.shape[0], "expert")
+                live_count = counted(tensor.shape[0], "expert")
                 yield self.finding(
                     subject=tensor.name,
-                    message=f"{tensor.name} has {held}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
+                    message=f"{tensor.name} has {live_count}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
                     evidence={"stored": stored[0], "live": tensor.shape[0], "keys": tensor.sources[:50]},
                     key="count",
                 )
@@ -83,14 +83,14 @@ class ExpertsMissing(Rule):
                     empty[place].setdefault(number, tensor.name)
                 else:
                     filled[place].add(number)
-        for place, found in empty.items():
-            lost = sorted(set(found) - filled[place])
+        for place, indices in empty.items():
+            lost = sorted(set(indices) - filled[place])
             if lost and filled[place]:
                 yield self.finding(
                     subject=place.replace("*", str(lost[0]), 1),
                     kind=SubjectKind.MODULE,
                     message=f"{place}: numbers {ranges(filled[place])} are stored, {ranges(lost)} are not",
-                    evidence={"stored": sorted(filled[place])[:50], "absent": lost[:50], "example": found[lost[0]]},
+                    evidence={"stored": sorted(filled[place])[:50], "absent": lost[:50], "example": indices[lost[0]]},
                     key="gap",
                 )
 

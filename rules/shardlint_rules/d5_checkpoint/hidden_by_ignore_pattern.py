@@ -52,7 +52,11 @@ class HiddenByIgnorePattern(Rule):
             if leftover.reason == "ignored" and is_weight:
                 hidden[leftover.pattern].append(leftover)
         for pattern, items in hidden.items():
-            pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]
+            pairs = [
+                (unused, tensors[0])
+                for unused in items
+                if (tensors := wanting.get((_ending(unused.key), unused.shape)))
+            ]
             yield self._wanted(facts, pattern, items, pairs) if pairs else self._unused(facts, pattern, items)
 
     def _wanted(
@@ -62,24 +66,24 @@ class HiddenByIgnorePattern(Rule):
         items: Sequence[LeftoverKey],
         pairs: Sequence[tuple[LeftoverKey, TensorPlan]],
     ) -> Finding:
-        item, tensor = pairs[0]
+        leftover, tensor = pairs[0]
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
             f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {spoken(facts, 'live tensors')} without a source: "
-            f"{item.key} fits {tensor.name}",
+            f"{leftover.key} fits {tensor.name}",
             evidence={
                 "hidden": len(items),
                 "wanted": len(pairs),
-                "keys": [item.key for item, _ in pairs][:50],
+                "keys": [leftover.key for leftover, _ in pairs][:50],
                 "tensors": [tensor.name for _, tensor in pairs][:50],
             },
         )
 
     def _unused(self, facts: Facts, pattern: str, items: Sequence[LeftoverKey]) -> Finding:
-        elements = sum(math.prod(item.shape) for item in items)
-        names = sorted({pattern_of(item.key) for item in items})
+        elements = sum(math.prod(leftover.shape) for leftover in items)
+        names = sorted({pattern_of(leftover.key) for leftover in items})
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,

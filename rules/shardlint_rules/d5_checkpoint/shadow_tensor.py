@@ -55,10 +55,10 @@ class ShadowTensor(Rule):
         self, checkpoint: CheckpointFacts, file: str, other: str, items: list[RepeatedKey], *, counts: bool
     ) -> Finding:
         weight_map = checkpoint.index.weight_map if checkpoint.index else {}
-        against = [item.key for item in items if counts and weight_map.get(item.key) == other]
-        differ = [item.key for item in items if item.equal is False]
-        unknown = sum(item.equal is None for item in items)
-        shown = ", ".join([*differ, *(item.key for item in items if item.equal is not False)][:3])
+        against = [repeated.key for repeated in items if counts and weight_map.get(repeated.key) == other]
+        differ = [repeated.key for repeated in items if repeated.equal is False]
+        unknown = sum(repeated.equal is None for repeated in items)
+        shown = ", ".join([*differ, *(repeated.key for repeated in items if repeated.equal is not False)][:3])
         said = [f"{other} holds {counted(len(items), 'tensor')} that loaders take from {file} ({shown})"]
         said += [f"the index maps {len(against)} of them to {other}"] if against else []
         said += [f"the bytes of {len(differ)} differ"] if differ else []
@@ -71,7 +71,7 @@ class ShadowTensor(Rule):
             message="; ".join([*said, *(["all bytes are the same"] if same else [])]),
             evidence={
                 "taken_from": file,
-                "keys": [item.key for item in items][:50],
+                "keys": [repeated.key for repeated in items][:50],
                 "differing": differ[:50],
                 "against_the_index": against[:50],
                 "both_files_are_read": counts,

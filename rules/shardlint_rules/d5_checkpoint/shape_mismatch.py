@@ -40,9 +40,9 @@ class ShapeMismatch(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         report = retained_report(facts)
         told = set()
-        for item in report.mismatched if report else ():
-            told.add(item.key)
-            yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
+        for mismatch in report.mismatched if report else ():
+            told.add(mismatch.key)
+            yield self._finding(mismatch.key, mismatch.key, mismatch.stored_shape, mismatch.live_shape)
         if facts.plan is not None:
             yield from self._from_plan(facts.plan, told)
             if facts.plan.unread:

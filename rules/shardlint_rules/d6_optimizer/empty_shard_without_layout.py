@@ -36,10 +36,10 @@ class EmptyShardWithoutLayout(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer, held = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
+        optimizer, places_of = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
-            places = held.get(index, [])
+            places = places_of.get(index, [])
             apart = parameter.flat or any(optimizer.optimizer_of(place).partitioned for place in places)
             if prod(parameter.global_shape) and not apart:
                 yield from self.look_at(optimizer, parameter, places, ranks)

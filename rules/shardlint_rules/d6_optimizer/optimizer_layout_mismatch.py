@@ -56,21 +56,23 @@ class OptimizerLayoutMismatch(Rule):
             for role, spec in (("main parameter", parameter.main), ("main gradient", parameter.main_gradient)):
                 if spec is not None and not parameter.flat:
                     yield from self.compare(optimizer, parameter.fqn, role, parameter.spec, spec)
-        for held in optimizer.held:
-            yield from self.state_of(optimizer, held, optimizer.parameter_of(held))
+        for tensor in optimizer.held:
+            yield from self.state_of(optimizer, tensor, optimizer.parameter_of(tensor))
         if reasons:
             raise NotEvaluated("; ".join(reasons))
 
     def state_of(
-        self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter | None
+        self, optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter | None
     ) -> Iterator[Finding]:
-        subject = parameter.fqn if parameter is not None else where(optimizer, held)
-        for name, spec in held.state.items():
+        subject = parameter.fqn if parameter is not None else where(optimizer, tensor)
+        for name, spec in tensor.state.items():
             if not any(fnmatchcase(name, glob) for glob in self.options.other_shapes):
-                yield from self.compare(optimizer, subject, f"state {name}", held.spec, spec)
+                yield from self.compare(optimizer, subject, f"state {name}", tensor.spec, spec)
 
-    def compare(self, optimizer: OptimizerFacts, subject: str, role: str, wanted: int, found: int) -> Iterator[Finding]:
-        left, right = optimizer.specs[wanted], optimizer.specs[found]
+    def compare(
+        self, optimizer: OptimizerFacts, subject: str, role: str, wanted: int, actual: int
+    ) -> Iterator[Finding]:
+        left, right = optimizer.specs[wanted], optimizer.specs[actual]
         if left.same_layout(right):
             return
         differs = [

@@ -36,14 +36,14 @@ class ParameterTwice(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         optimizer = optimizer_of(facts)
         places: dict[tuple[str, int], list[HeldTensor]] = {}
-        for held in optimizer.held:
-            key = ("live", held.parameter) if held.parameter is not None else ("stale", held.identity)
-            places.setdefault(key, []).append(held)
-        for found in places.values():
-            if len(found) < 2:
+        for tensor in optimizer.held:
+            key = ("live", tensor.parameter) if tensor.parameter is not None else ("stale", tensor.identity)
+            places.setdefault(key, []).append(tensor)
+        for tensors in places.values():
+            if len(tensors) < 2:
                 continue
-            parameter = optimizer.parameter_of(found[0])
-            texts = [where(optimizer, held) for held in found]
+            parameter = optimizer.parameter_of(tensors[0])
+            texts = [where(optimizer, tensor) for tensor in tensors]
             yield self.finding(
                 subject=texts[0] if parameter is None else parameter.fqn,
                 kind=SubjectKind.MODEL if parameter is None else SubjectKind.TENSOR,

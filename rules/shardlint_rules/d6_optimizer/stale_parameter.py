@@ -37,18 +37,18 @@ class StaleParameter(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         optimizer = optimizer_of(facts)
-        found = counterparts(optimizer)
-        for held in stale(optimizer):
-            yield self.stale_tensor(optimizer, held, found.get(held.identity))
+        counterpart_of = counterparts(optimizer)
+        for tensor in stale(optimizer):
+            yield self.stale_tensor(optimizer, tensor, counterpart_of.get(tensor.identity))
         if reasons := partitioned(optimizer):
             raise NotEvaluated("; ".join(reasons))
 
-    def stale_tensor(self, optimizer: OptimizerFacts, held: HeldTensor, was: Counterpart | None) -> Finding:
-        spec, place = optimizer.specs[held.spec], where(optimizer, held)
+    def stale_tensor(self, optimizer: OptimizerFacts, tensor: HeldTensor, was: Counterpart | None) -> Finding:
+        spec, place = optimizer.specs[tensor.spec], where(optimizer, tensor)
         live = None if was is None else was.parameter
         text = f"{place} holds a tensor that is no parameter of the model, {spec.text()}"
         if was is not None and live is not None:
-            text += f"; by {was.by} it was {live.fqn}, {_cause(held, spec, optimizer.specs[live.spec])}"
+            text += f"; by {was.by} it was {live.fqn}, {_cause(tensor, spec, optimizer.specs[live.spec])}"
         return self.finding(
             subject=place if live is None else live.fqn,
             kind=SubjectKind.MODEL if live is None else SubjectKind.TENSOR,
@@ -58,16 +58,16 @@ class StaleParameter(Rule):
                 "held": spec.text(),
                 "live": None if live is None else live.fqn,
                 "by": "" if was is None else was.by,
-                "declared_name": held.name,
+                "declared_name": tensor.name,
             },
             owner=live.owner or None if live is not None else None,
             key=place,
         )
 
 
-def _cause(held: HeldTensor, spec: TensorSpec, live: TensorSpec) -> str:
+def _cause(tensor: HeldTensor, spec: TensorSpec, live: TensorSpec) -> str:
     """What probably happened, in words, with what the live parameter is like."""
-    if held.full_copy_of is not None:
+    if tensor.full_copy_of is not None:
         return f"of which it is the full copy within a step (the optimizer was built there); live is {live.text()}"
     if spec.shape != live.shape and len(spec.shape) == len(live.shape):
         return f"which is now {live.text()} (resized or replaced since)"

@@ -19,9 +19,9 @@ def runtime_of(facts: Facts) -> RuntimeFacts:
 
 def listed(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    held = list(dict.fromkeys(names))
-    more = len(held) - SHOWN
-    return ", ".join(held[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - SHOWN
+    return ", ".join(distinct[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def complete(runtime: RuntimeFacts) -> None:

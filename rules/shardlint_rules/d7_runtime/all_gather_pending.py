@@ -45,8 +45,8 @@ class AllGatherPending(Rule):
         if not runtime.optimizer_stepped and not runtime.backwards:
             raise NotEvaluated("neither a backward nor an optimizer step was traced")
         moments: dict[str, list[int]] = {}
-        for item in runtime.pending:
-            moments.setdefault(item.unit, []).append(item.look)
+        for gather in runtime.pending:
+            moments.setdefault(gather.unit, []).append(gather.look)
         for name, looks in moments.items():
             when = "at the optimizer step" if runtime.looks[looks[0]] == "optimizer-step" else "after the backward"
             yield self._unconsumed(runtime, name, f"was still unconsumed {when}", Severity.ERROR, looks)

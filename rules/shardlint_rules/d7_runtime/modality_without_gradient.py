@@ -44,31 +44,31 @@ class ModalityWithoutGradient(Rule):
         after_backward(runtime)
         unknown = []
         for modality, globs in data.modality_parameters.items():
-            held = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
-            if not held:
+            gradients = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
+            if not gradients:
                 continue
             given = _given(runtime, data, modality)
             if given is None:
                 unknown.append(modality)
-            elif given and not any(item.finite for item in held):
-                yield self._silent(modality, given, held)
+            elif given and not any(named_gradient.finite for named_gradient in gradients):
+                yield self._silent(modality, given, gradients)
         if unknown:
             raise NotEvaluated(f"the contract names no fields of {listed(unknown)}, so no step is known to hold it")
 
-    def _silent(self, modality: str, given: tuple[str, ...], held: list[GradientFacts]) -> Finding:
-        bad = sum(1 for item in held if item.not_finite)
+    def _silent(self, modality: str, given: tuple[str, ...], gradients: list[GradientFacts]) -> Finding:
+        bad = sum(1 for gradient in gradients if gradient.not_finite)
         what = f"; {bad} hold NaN or Inf" if bad else ""
-        many = counted(len(held), "parameter")
+        many = counted(len(gradients), "parameter")
         return self.finding(
             subject=modality,
             kind=SubjectKind.FIELD,
             message=f"{', '.join(given)} given, but none of its {many} got a finite gradient{what}",
-            evidence={"fields": given, "parameters": [item.fqn for item in held], "not_finite": bad},
+            evidence={"fields": given, "parameters": [gradient.fqn for gradient in gradients], "not_finite": bad},
         )
 
 
-def _named(item: GradientFacts, globs: tuple[str, ...]) -> bool:
-    return any(glob_matches(glob, name) for glob in globs for name in (item.aliases or (item.fqn,)))
+def _named(gradient: GradientFacts, globs: tuple[str, ...]) -> bool:
+    return any(glob_matches(glob, name) for glob in globs for name in (gradient.aliases or (gradient.fqn,)))
 
 
 def _given(runtime: RuntimeFacts, data: DataSemanticsFacts, modality: str) -> tuple[str, ...] | None:

@@ -38,7 +38,11 @@ class SharedStateOrder(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         runtime = runtime_of(facts)
-        declared = {item.name: item.producers for item in facts.contract.shared_state} if facts.contract else {}
+        declared = (
+            {declared_state.name: declared_state.producers for declared_state in facts.contract.shared_state}
+            if facts.contract
+            else {}
+        )
         for (state, fault), events in _faults(runtime.state_events, declared).items():
             by = events[0].by or "an unnamed module"
             yield self.finding(
@@ -62,7 +66,7 @@ class SharedStateOrder(Rule):
 def _faults(
     events: Iterable[StateEvent], declared: dict[str, tuple[str, ...]]
 ) -> dict[tuple[str, str], list[StateEvent]]:
-    found: dict[tuple[str, str], list[StateEvent]] = {}
+    faults: dict[tuple[str, str], list[StateEvent]] = {}
     producers: dict[tuple[str, int], list[str]] = {}
     for event in events:
         before = producers.setdefault((event.state, event.step), [])
@@ -76,8 +80,8 @@ def _faults(
         elif not before and not event.recompute:
             fault = "consumed before it was produced"
         if fault:
-            found.setdefault((event.state, fault), []).append(event)
-    return found
+            faults.setdefault((event.state, fault), []).append(event)
+    return faults
 
 
 def _all_declared(producers: Iterable[str], globs: tuple[str, ...] | None) -> bool:

@@ -45,31 +45,33 @@ class UnitOnSomeRanks(Rule):
         units = facts.sharding.units if facts.sharding else ()
         if any(_allows_unused(unit) for unit in units):
             return
-        for item in ranks.runtime:
-            if item.field in ("entered", "gradient"):
-                yield self.difference(item, runtime.raised)
+        for difference in ranks.runtime:
+            if difference.field in ("entered", "gradient"):
+                yield self.difference(difference, runtime.raised)
 
-    def difference(self, item: RankDifference, raised: str) -> Finding:
-        kind, _, subject = item.fqn.partition(" ")
-        what = "ran forward" if item.field == "entered" else "got a gradient"
+    def difference(self, difference: RankDifference, raised: str) -> Finding:
+        kind, _, subject = difference.fqn.partition(" ")
+        what = "ran forward" if difference.field == "entered" else "got a gradient"
         took, left = (
-            (item.ranks, (item.reference_rank,)) if item.value == "yes" else ((item.reference_rank,), item.ranks)
+            (difference.ranks, (difference.reference_rank,))
+            if difference.value == "yes"
+            else ((difference.reference_rank,), difference.ranks)
         )
         ended = f"; the traced block raised {raised}" if raised else ""
         return self.finding(
             subject=subject,
             kind=SubjectKind.UNIT if kind == "unit" else SubjectKind.TENSOR,
             owner=subject if kind == "unit" else None,
-            ranks=item.ranks,
+            ranks=difference.ranks,
             message=f"{what} on {_ranks(took)} and not on {_ranks(left)}{ended}",
             evidence={"with": took, "without": left},
-            key=item.field,
+            key=difference.field,
         )
 
 
 def _ranks(numbers: Iterable[int]) -> str:
-    held = tuple(numbers)
-    return f"rank{'' if len(held) == 1 else 's'} {ranges(held)}"
+    distinct = tuple(numbers)
+    return f"rank{'' if len(distinct) == 1 else 's'} {ranges(distinct)}"
 
 
 def _allows_unused(unit: UnitFacts) -> bool:

@@ -48,7 +48,7 @@ class ExportDiffers(HeavyRule):
         if live.model is None or live.checkpoint is None:
             raise NotEvaluated("it compares the export of a live model with the checkpoint that was loaded into it")
         try:
-            found = check_export(
+            groups = check_export(
                 live.model,
                 live.checkpoint,
                 model_facts=facts.model,
@@ -58,7 +58,7 @@ class ExportDiffers(HeavyRule):
             )
         except ExportUnknownError as error:
             raise NotEvaluated(str(error)) from error
-        for group in found:
+        for group in groups:
             first = group.first
             more = f" ({group.count} like this)" if group.count > 1 else ""
             yield self.finding(
