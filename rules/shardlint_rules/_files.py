@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
 from shardlint.facts import FileProblem
 
-# The settings beside the weights: what is wrong with them says nothing about the weights (D523).
+# The settings next to the weights: what is wrong with them says nothing about the weights (D523).
 COMPANIONS = ("config.json", "generation_config.json")
 _WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
 # What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
@@ -18,7 +18,7 @@ class FileProblemRule(Rule, abstract=True):
     """
     A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them.
 
-    A problem of a weight file that no loader opens (it stands beside the files that count) is told as information,
+    A problem of a weight file that no loader opens (it stands beside the files that count) is reported as information,
     which blocks nothing.
     """
 

@@ -37,7 +37,7 @@ def _modules_in(package: str) -> list[str]:
     """
     The public modules of a package. Raises `OSError` when its folder cannot be listed.
 
-    `pkgutil.iter_modules` would take such a folder for an empty one, and its rules would be missing without a word.
+    `pkgutil.iter_modules` would take such a folder for an empty one, and its rules would be missing silently.
     """
     names = {inspect.getmodulename(entry.name) for entry in resources.files(package).iterdir()}
     return sorted(name for name in names if name and not name.startswith("_"))

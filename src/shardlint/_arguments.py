@@ -32,7 +32,7 @@ def check_target(target: Target) -> None:
 
 
 def check_facts(facts: object) -> None:
-    """Raise `TypeError` for what is no facts."""
+    """Raise `TypeError` for anything but facts."""
     if not isinstance(facts, Facts):
         hint = "; a model is linted by shardlint.lint" if hasattr(facts, "named_parameters") else ""
         raise TypeError(f"facts: expected shardlint.Facts, got {type(facts).__name__}{hint}")
@@ -62,7 +62,7 @@ def texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def levels(value: object) -> list[str]:
-    """`RULE=LEVEL` for every item of `severity`. Raises `TypeError` for what is no mapping of strings."""
+    """`RULE=LEVEL` for every item of `severity`. Raises `TypeError` for what is not a mapping of strings."""
     if value is None:
         return []
     if not isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def levels(value: object) -> list[str]:
 
 
 def check_timeout(value: object) -> None:
-    """Raise `TypeError` for what is no number, `ValueError` for a negative one."""
+    """Raise `TypeError` for what is not a number, `ValueError` for a negative one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _wrong("rank_timeout", "seconds as a number", value)
     if not value >= 0:

@@ -156,7 +156,7 @@ def lint_facts(
     """
     Lint facts that are there already; nothing here imports torch. Without settings the defaults hold.
 
-    Raises `TypeError` for what is no facts.
+    Raises `TypeError` for anything but facts.
     """
     check_facts(facts)
     chosen = settings_of(False) if settings is None else settings
@@ -184,7 +184,7 @@ def lint(
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
 
-    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 look at it.
+    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 check it.
 
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
@@ -276,7 +276,7 @@ def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: An
     if target.model is None and target.checkpoint is None:
         from .target import TargetError
 
-        raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
+        raise TargetError("expected a model or a checkpoint to check, got neither: the model is None")
     check_target(target)
     return target
 

@@ -43,7 +43,7 @@ class LiveTarget:
     The live objects that a heavy rule may read, and its limits.
 
     `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
-    `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
+    `sample` is the fraction of the weights to compare; below one, nothing passes. `reports` is a folder for report
     files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
     owner's renamings of checkpoint keys. `external` describes tensors outside the module
     (`shardlint.weights.ExternalState`). `replicas` is `digest` or `full`, None for what the rule's options say.

@@ -165,7 +165,7 @@ def test_integers_are_not_compared_with_fractions():
     ("buffer", "reason"),
     [
         (torch.ones(4, device="meta"), "it is on the meta device"),
-        (torch.ones(4, dtype=torch.complex64), "it is no plain real tensor"),
+        (torch.ones(4, dtype=torch.complex64), "it is not a plain real tensor"),
         (torch.ones(4).to_sparse(), "comparing it raised"),
     ],
 )

@@ -235,8 +235,8 @@ def test_a_callable_whose_name_is_also_a_path(builders):
         ("facts.json", "{", "holds no facts"),
         ("facts.json", '{"version": 99}', "99"),
         ("facts.json", "[1, 2]", "holds no facts"),
-        ("readme.md", "text", "no checkpoint file"),
-        ("pytorch_model.bin", "x", "no checkpoint file"),
+        ("readme.md", "text", "not a checkpoint file"),
+        ("pytorch_model.bin", "x", "not a checkpoint file"),
     ],
 )
 def test_files_that_are_no_target(tmp_path, name, content, part):

@@ -127,7 +127,7 @@ def test_a_loop_of_links_is_no_file():
     with pytest.raises(ConfigError, match="expected a configuration file"):
         load_settings(Path.cwd(), explicit=Path("loop.yaml"))
     Path("x.yaml").write_text("extends: loop.yaml\n")
-    with pytest.raises(ConfigError, match="which is no file"):
+    with pytest.raises(ConfigError, match="which is not a file"):
         load_settings(Path.cwd(), explicit=Path("x.yaml"))
 
 

@@ -434,7 +434,7 @@ def test_an_explicit_file_must_be_one(kind, folder):
         os.mkfifo(path)
     with pytest.raises(ConfigError) as error:
         load_settings(folder, explicit=path)
-    got = {"missing": "no such file", "folder": "a folder", "fifo": "something that is no regular file"}[kind]
+    got = {"missing": "no such file", "folder": "a folder", "fifo": "something that is not a regular file"}[kind]
     assert str(error.value) == f"other.yaml: expected a configuration file, got {got}"
 
 
@@ -517,7 +517,7 @@ def test_cycles_and_missing_files_are_told_at_the_line_that_names_them(folder):
     with pytest.raises(ConfigError) as error:
         load_settings(folder)
     assert [str(problem) for problem in error.value.problems] == [
-        "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is no file",
+        "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is not a file",
         "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
         "b.yaml:2:15: lint.heavy: expected true or false, got 3",
     ]

@@ -14,7 +14,7 @@ class BasePrefixDangling(Rule):
     `base_model_prefix` names no attribute of a class that holds its base model under another name.
 
     ## What it does
-    Looks at root classes whose `base_model_prefix` is no attribute. If the load plan has keys without a live tensor
+    Looks at root classes whose `base_model_prefix` is not an attribute. If the load plan has keys without a live tensor
     that would have one below another attribute of the root, the prefix is needed and names the wrong place. A base
     model, which is what the prefix stands for, needs no such attribute.
 
@@ -46,7 +46,7 @@ class BasePrefixDangling(Rule):
             yield self.finding(
                 subject=f"{root.qualified_type}.base_model_prefix",
                 kind=SubjectKind.CONFIG,
-                message=f"base_model_prefix is {root.base_model_prefix!r}, which is no attribute; "
+                message=f"base_model_prefix is {root.base_model_prefix!r}, which is not an attribute; "
                 f"{counted(len(keys), 'stored key')} would be live below {attribute!r}, such as {keys[0]}",
                 evidence={"prefix": root.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
                 key=attribute,

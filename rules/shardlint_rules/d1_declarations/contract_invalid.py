@@ -21,7 +21,7 @@ class ContractInvalid(Rule):
     model's owner into silence.
 
     ## What to do
-    Mend the provider or the field that the finding names, or take the contract away on purpose.
+    Fix the provider or the field that the finding names, or take the contract away on purpose.
     """
 
     code = "D102"

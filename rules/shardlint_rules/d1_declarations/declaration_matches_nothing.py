@@ -26,7 +26,7 @@ class DeclarationMatchesNothing(Rule):
     whole families share.
 
     ## Why it is unsafe
-    A declaration that matches nothing has no effect, and whoever wrote it believes that it has one. It is misspelt, or
+    A declaration that matches nothing has no effect, although its author believes that it has one. It is misspelt, or
     the names have changed beneath it.
 
     ## What to do

@@ -85,7 +85,7 @@ def _broken(tie: DeclaredTie, model: ModelFacts, world_size: int) -> tuple[str, 
     for end, pattern, names in ends:
         if names or _stands_for_something_else(tie.owner, pattern, model):
             continue
-        return f"its {end} {pattern!r} is no live parameter", world_size > 1
+        return f"its {end} {pattern!r} is not a live parameter", world_size > 1
     return "", False
 
 

@@ -24,7 +24,7 @@ class AdapterTargetUnmatched(Rule):
     reached.
 
     ## Why it is unsafe
-    PEFT complains only when nothing at all matches. Otherwise the named matrices stay frozen without a word: the
+    PEFT complains only when nothing at all matches. Otherwise the named matrices stay frozen silently: the
     adapter trains attention alone, and an experiment measures something else than its configuration says.
 
     ## What to do

@@ -18,7 +18,7 @@ class ModelBuildFailed(Rule):
     There is no model to look at, so no other rule can say anything about it.
 
     ## What to do
-    Mend the builder at the frame that the finding names, then lint again.
+    Fix the builder at the frame that the finding names, then lint again.
     """
 
     code = "D201"

@@ -10,7 +10,7 @@ from shardlint.facts import ROOT, ModelFacts, ModuleFacts, ShardingFacts
 
 class SharedModuleTwoPaths(Rule):
     """
-    One module is reached through two units and is no unit of its own.
+    One module is reached through two units and is not a unit of its own.
 
     ## What it does
     Finds modules with parameters that the tree holds under several names below different sharding units. The outermost
@@ -51,7 +51,7 @@ class SharedModuleTwoPaths(Rule):
                     owner=homes[module.fqn],
                     message=(
                         f"one {module.qualified_type.rpartition('.')[2]} is reached through the units "
-                        f"{', '.join(sorted(set(homes.values())))} and is no unit of its own"
+                        f"{', '.join(sorted(set(homes.values())))} and is not a unit of its own"
                     ),
                     evidence={"paths": homes},
                 )

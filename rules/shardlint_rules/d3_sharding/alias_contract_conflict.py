@@ -22,7 +22,7 @@ class AliasContractConflict(Rule):
     asks for them.
 
     ## Why it is unsafe
-    Two units then shard, gather and reduce the same weight by themselves. The tie is broken without a word: two
+    Two units then shard, gather and reduce the same weight by themselves. The tie is broken silently: two
     copies train apart, and one of them is not saved; or the weight is freed by one unit while the other uses it.
 
     ## What to do

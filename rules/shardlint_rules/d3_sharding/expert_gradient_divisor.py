@@ -69,7 +69,7 @@ class ExpertGradientDivisor(Rule):
 
 
 def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:
-    """The divisors of the units that hold dense trainable parameters, and the units that do not tell theirs."""
+    """The divisors of the units that hold dense trainable parameters, and the units that do not report theirs."""
     divisors, unknown = set[float](), list[str]()
     for unit in sharding.units:
         if DENSE not in unit.domains:

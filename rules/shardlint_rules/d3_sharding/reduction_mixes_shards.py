@@ -113,7 +113,7 @@ def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
     """
     Names that some ranks lack while they have others of the same pattern: `experts.0` here, `experts.4` there.
 
-    A parameter that is merely missing somewhere is no shard of anything: ranks-disagree says so.
+    A parameter that is merely missing somewhere is not a shard of anything: ranks-disagree says so.
     """
     values: dict[tuple[str, tuple[int, ...]], set[str]] = {}
     for difference in absent:

@@ -34,9 +34,9 @@ class NeverWritten(Rule):
     `by-design` are left out of that.
 
     ## Why it is unsafe
-    Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
-    match while one tensor was never reached; with zeros the layer is silent, and with garbage it is wrong only on some
-    runs.
+    Memory that was never written holds zeros or another process's numbers. A loader that matches by name can report a
+    full match while one tensor was never reached; with zeros the layer is silent, and with garbage it is wrong only on
+    some runs.
 
     ## What to do
     Initialise or load the tensor; look at what the loader says of its key. Call `watch_writes` after `to_empty` to be
@@ -91,7 +91,7 @@ class NeverWritten(Rule):
         return self.finding(
             subject=seen.fqn,
             severity=Severity.WARNING if full else Severity.INFO,
-            message=f"looks as if nobody wrote it: {what}{report}",
+            message=f"seems never to have been written: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
             owner=seen.fqn.rpartition(".")[0] or "<root>",
         )

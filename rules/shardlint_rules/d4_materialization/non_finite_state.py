@@ -24,7 +24,7 @@ class NonFiniteState(Rule):
     data problem for as long as losses are averaged away.
 
     ## What to do
-    Look at the origin: load the tensor again, or mend the initialiser or conversion that made it.
+    Look at the origin: load the tensor again, or fix the initialiser or conversion that made it.
     """
 
     code = "D408"

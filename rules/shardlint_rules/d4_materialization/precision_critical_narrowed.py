@@ -17,7 +17,7 @@ class PrecisionCriticalNarrowed(Rule):
     ## What it does
     Looks at tensors that their class keeps in float32, and at those that are known to need it: correction bias of
     a router, `A_log` and `D` of a state-space model. Reports one that is float16 or bfloat16 where the checkpoint has
-    more, or where the class insists on float32 and no checkpoint tells otherwise, and says how many of the source's
+    more, or where the class insists on float32 and no checkpoint says otherwise, and says how many of the source's
     distinct values became equal. A tensor that the checkpoint itself stores that narrow is left alone.
 
     ## Why it is unsafe

@@ -21,7 +21,7 @@ class TieNotReal(Rule):
 
     ## Why it is unsafe
     The two ends drift apart with the first optimizer step, and saving drops one of them as a duplicate of the other.
-    `to_empty`, replacing an embedding, and loading with `assign=True` all untie without a word.
+    `to_empty`, replacing an embedding, and loading with `assign=True` all untie silently.
 
     ## What to do
     Call `tie_weights()` after materialization, after resizing and after loading, and before sharding and before the

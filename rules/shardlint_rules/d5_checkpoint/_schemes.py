@@ -137,7 +137,7 @@ def _is_part(key: str) -> bool:
 
 
 def scale_of(key: str) -> str | None:
-    """Return the name of the tensor whose scale `key` is by its spelling, None when it is no weight scale."""
+    """Return the name of the tensor whose scale `key` is by its spelling, None when it is not a weight scale."""
     leaf = key.rpartition(".")[2]
     if leaf in _CACHE or leaf in _ACTIVATION or leaf.endswith(_ACTIVATION):
         return None

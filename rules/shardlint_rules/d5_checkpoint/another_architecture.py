@@ -20,7 +20,8 @@ class AnotherArchitecture(Rule):
     When at most a tenth of the model's tensors have a source, at most a tenth of the stored keys have a place, and no
     single change of prefix would help, says so once, with the architectures that the two configurations name and how
     the names on either side begin, instead of every single key. When more of it fits, but both sides have names that
-    the other lacks and their configurations name different model types, it says so as a warning, beside the keys.
+    the other lacks and their configurations name different model types, it says so as a warning, in addition to the
+    keys.
 
     ## Why it is unsafe
     Loading it is not refused: a loader that is not strict starts the whole model from random values, and says so in one

@@ -30,7 +30,7 @@ class ConversionAmbiguous(Rule):
     where the name of one stored tensor is the name of a module that holds others.
 
     ## Why it is unsafe
-    The loader takes one of the two without a word: the first in the order of the names, or the last conversion. Which
+    The loader takes one of the two silently: the first in the order of the names, or the last conversion. Which
     one that is may change with the next release, and the other is thrown away.
 
     ## What to do

@@ -13,7 +13,7 @@ class ConversionNotApplied(Rule):
     Live tensors have sources only through a conversion, and the load did not apply it.
 
     ## What it does
-    Puts the load report beside the load plan: tensors that the report calls missing although the plan fills them by
+    Compares the load report with the load plan: tensors that the report calls missing although the plan fills them by
     renaming or converting stored keys, which the report calls unexpected.
 
     ## Why it is unsafe

@@ -35,7 +35,7 @@ class DtypeNarrowed(Rule):
     how many tensors lose digits. What a quantiser codes or decodes is left out.
 
     ## Why it is unsafe
-    It is intended more often than not. It is no copy of the checkpoint, though: what is saved from this model is not
+    It is intended more often than not. It is not a copy of the checkpoint, though: what is saved from this model is not
     what was loaded, and sums over small values (router biases, norms, states) may change visibly.
 
     ## What to do

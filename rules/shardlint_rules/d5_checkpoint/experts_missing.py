@@ -18,7 +18,7 @@ _EXPERT = re.compile(r"experts\.\d+\.")
 
 class ExpertsMissing(Rule):
     """
-    Fewer experts or layers are stored than the model has, or experts are numbered anew from zero.
+    Fewer experts or layers are stored than the model has, or experts are renumbered from zero.
 
     ## What it does
     Groups the live tensors without a source by the number in their names: where other numbers of the same tensor are
@@ -28,7 +28,7 @@ class ExpertsMissing(Rule):
     contract excludes are not reported.
 
     ## Why it is unsafe
-    Loaders take the experts in order and ignore their numbers: experts 1..4 load as 0..3 without a word, and the router
+    Loaders take the experts in order and ignore their numbers: experts 1..4 load as 0..3 silently, and the router
     sends every token to the wrong one.
 
     ## What to do

@@ -95,5 +95,5 @@ class HiddenByIgnorePattern(Rule):
 
 
 def _ending(name: str) -> str:
-    """The last two segments of a name that are no numbers."""
+    """The last two segments of a name that are not numbers."""
     return ".".join([part for part in name.split(".") if not part.isdigit()][-2:])

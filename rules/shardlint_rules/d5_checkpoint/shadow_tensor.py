@@ -23,7 +23,7 @@ class ShadowTensor(Rule):
 
     ## Why it is unsafe
     Today's loaders read every key of every file that the index names, in the order of the file names, and let the last
-    one win without a word. A leftover of an earlier save silently replaces trained weights.
+    one win silently. A leftover of an earlier save silently replaces trained weights.
 
     ## What to do
     Delete the file that does not belong, or save the checkpoint again into an empty folder. If your

@@ -11,7 +11,7 @@ from shardlint_rules._words import counted
 
 class UnsafeFile(Rule):
     """
-    A file of the checkpoint lies outside its folder, or is a pickle.
+    A file of the checkpoint is outside its folder, or is a pickle.
 
     ## What it does
     Reports index entries and symbolic links that lead out of the folder (links into the `blobs` of a Hugging Face cache

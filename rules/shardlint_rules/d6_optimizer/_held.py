@@ -15,7 +15,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
 
 @frozen
 class Counterpart:
-    """The live parameter that a stale tensor once was, and what tells so: name, shape and order, or a like shape."""
+    """The live parameter that a stale tensor once was, and how that is known: by name, by shape and order, by shape."""
 
     parameter: LiveParameter
     by: str
@@ -46,7 +46,7 @@ def group_text(optimizer: OptimizerFacts, tensor: HeldTensor) -> str:
 
 
 def stale(optimizer: OptimizerFacts) -> Iterator[HeldTensor]:
-    """Held tensors that are no live parameter; emptied ones and flat parts of many parameters are left out."""
+    """Held tensors that are not live parameters; emptied ones and flat parts of many parameters are left out."""
     seen: set[int] = set()
     for tensor in optimizer.held:
         spec = optimizer.specs[tensor.spec]

@@ -16,7 +16,7 @@ class EmptyShardWithoutLayout(Rule):
     This rank holds nothing of a parameter that is not empty, in a tensor that does not say which part it is.
 
     ## What it does
-    Reports parameters, main parameters and state tensors without elements that are no distributed tensors although the
+    Reports parameters, main parameters and state tensors without elements that are not distributed tensors although the
     whole parameter has elements. Flat parts of FSDP1 and emptied groups of partitioning optimizers are left out:
     there the handle keeps the layout.
 

@@ -24,7 +24,7 @@ class LayoutOptions:
 
 class OptimizerLayoutMismatch(Rule):
     """
-    A main parameter, a main gradient or an optimizer state is laid out otherwise than its parameter.
+    A main parameter, a main gradient or an optimizer state has another layout than its parameter.
 
     ## What it does
     Compares global shape, mesh axis names, mesh shape and placements of every main parameter, main gradient and

@@ -30,7 +30,7 @@ class ParameterNotOptimised(Rule):
 
     ## Why it is unsafe
     The parameter costs a gradient in every step and keeps its first value. Adapters that were added after the
-    optimizer was built, and groups that are chosen by name patterns, lose parameters like this without a word.
+    optimizer was built, and groups that are chosen by name patterns, lose parameters like this silently.
 
     ## What to do
     Add the parameter to a group, freeze it, or declare it.

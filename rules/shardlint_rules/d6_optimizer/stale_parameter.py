@@ -12,7 +12,7 @@ from ._held import Counterpart, counterparts, optimizer_of, partitioned, stale, 
 
 class StaleParameter(Rule):
     """
-    The optimizer holds a tensor that is no parameter of the model any more.
+    The optimizer holds a tensor that is no longer a parameter of the model.
 
     ## What it does
     Looks up every tensor of every group among the parameters that the model has now, by identity; main copies count
@@ -21,7 +21,7 @@ class StaleParameter(Rule):
     within a step raises no alarm. Tensors without elements are left out: partitioning optimizers empty their groups.
 
     ## Why it is unsafe
-    The tensor gets no gradient, so `step()` passes it over without a word, and the parameter that took its place is
+    The tensor gets no gradient, so `step()` passes it over silently, and the parameter that took its place is
     never updated. A training run goes on with a constant loss, or trains the other parameters alone.
 
     ## What to do
@@ -46,7 +46,7 @@ class StaleParameter(Rule):
     def stale_tensor(self, optimizer: OptimizerFacts, tensor: HeldTensor, was: Counterpart | None) -> Finding:
         spec, place = optimizer.specs[tensor.spec], where(optimizer, tensor)
         live = None if was is None else was.parameter
-        text = f"{place} holds a tensor that is no parameter of the model, {spec.text()}"
+        text = f"{place} holds a tensor that is not a parameter of the model, {spec.text()}"
         if was is not None and live is not None:
             text += f"; by {was.by} it was {live.fqn}, {_cause(tensor, spec, optimizer.specs[live.spec])}"
         return self.finding(

@@ -19,13 +19,13 @@ class StateKeyedByPosition(Rule):
 
     ## What it does
     Reads the keys, groups and shapes of optimizer states in the checkpoint's folder, without executing anything. A
-    state that is keyed by position is laid beside what the live groups hold, in order: sizes of groups, shapes, and
+    state that is keyed by position is compared with what the live groups hold, in order: sizes of groups, shapes, and
     names where the file keeps some. Of a state that is keyed by name it reports live parameters without an entry,
     and entries without a live parameter.
 
     ## Why it is unsafe
     `Optimizer.load_state_dict` matches by position and compares nothing but the sizes of groups: moments of one
-    parameter go to another of the same shape without a word, or fail in the first step. Entries that resuming misses
+    parameter go to another of the same shape silently, or fail in the first step. Entries that resuming misses
     start from zero.
 
     ## What to do

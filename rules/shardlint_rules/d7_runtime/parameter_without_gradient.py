@@ -142,7 +142,7 @@ def _without_idle_experts(
 
 
 def _block(fqn: str) -> str:
-    """What comes before the number of an expert, with what comes after it; empty for what is no numbered expert."""
+    """What comes before the number of an expert, with what comes after it; empty for what is not a numbered expert."""
     match = _NUMBERED_EXPERT.search(fqn)
     if match is None:
         return ""

@@ -79,7 +79,7 @@ class PrefetchOrder(Rule):
 
 
 def _orders(runtime: RuntimeFacts, direction: str) -> list[tuple[str, ...]]:
-    """The order of each micro-step; where the trace ended with an error the last one is no proof."""
+    """The order of each micro-step; where the trace ended with an error the last one is not reliable."""
     numbers = sorted({event.step for event in runtime.events if event.kind == direction})
     if runtime.raised and numbers:
         numbers.pop()

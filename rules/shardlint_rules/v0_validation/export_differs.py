@@ -30,7 +30,7 @@ class ExportDiffers(HeavyRule):
 
     ## Why it is unsafe
     The checkpoints that a run exports are read by other programs, or by the next run. Elements at another place load
-    without a word, as a wrong model; what is written under other names stays at its initialisation.
+    silently, as a wrong model; what is written under other names stays at its initialisation.
 
     ## What to do
     Give the operation that is named a working reverse, or record the conversions of the load

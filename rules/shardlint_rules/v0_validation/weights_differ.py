@@ -36,11 +36,11 @@ class WeightsDiffer(HeavyRule):
     Reads every persistent parameter and buffer, on every rank its own shards, and compares each element bit by bit
     with the element of the local checkpoint that the load plan puts there: through renamings, conversions (run
     symbolically, by Transformers' own operations), ties and the cast to the live dtype. There is no tolerance: +0.0
-    and -0.0 differ. What the loader's cast changes is told apart and is no finding. Infinities and NaN, elements that
-    nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and shards whose
-    bits are right for another placement than the declared one are findings too. The checkpoint may be one of
-    safetensors or a folder of torch.distributed.checkpoint, in any sharding. With `--reference` a checkpoint takes the
-    model's place.
+    and -0.0 differ. What the loader's cast changes is counted separately and is not a finding. Infinities and NaN,
+    elements that nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and
+    shards whose bits are right for another placement than the declared one are findings too. The checkpoint may be one
+    of safetensors or a folder of torch.distributed.checkpoint, in any sharding. With `--reference` a checkpoint takes
+    the model's place.
 
     ## Why it is unsafe
     Training goes on from other weights than the ones that were meant: experts in another order, a transposed matrix,

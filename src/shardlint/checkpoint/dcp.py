@@ -93,7 +93,7 @@ class _MetadataReader:
             if is_object(value):
                 continue
             if not isinstance(name, str):
-                self._say("metadata-schema", "a tensor has a name that is no text")
+                self._say("metadata-schema", "a tensor has a name that is not a string")
                 continue
             key = encodable(name)
             try:

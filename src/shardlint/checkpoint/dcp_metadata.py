@@ -82,7 +82,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_object(value: Any) -> bool:
-    """Whether the record is that of an object that is no tensor: a step count, the settings of an optimizer."""
+    """Whether the record is that of an object that is not a tensor: a step count, the settings of an optimizer."""
     return isinstance(value, InertObject) and value.called == "BytesStorageMetadata"
 
 
@@ -125,9 +125,9 @@ def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _text(value: Any) -> str:
-    """The text itself; of anything else `str` may take for ever, since records can hold each other many times."""
+    """The text itself; of anything else `str` may never end, since records can hold each other many times."""
     if not isinstance(value, str):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not a string")
     return value
 
 

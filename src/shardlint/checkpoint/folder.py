@@ -29,7 +29,7 @@ _LOOKED_FOR = (
 
 
 class CheckpointError(TargetError):
-    """A path that is no checkpoint at all. The text says what was expected, what is there and what to do."""
+    """A path that is not a checkpoint at all. The text says what was expected, what is there and what to do."""
 
 
 @frozen(kw_only=True)

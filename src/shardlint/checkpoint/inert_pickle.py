@@ -59,7 +59,7 @@ def read_stream(data: bytes) -> Any:
         return _Machine().run(data)
     except StreamError:
         raise
-    except Exception as error:  # pickletools raises what it likes for rubbish
+    except Exception as error:  # pickletools raises many kinds of errors for invalid data
         text = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise StreamError(f"it cannot be taken apart: {text}") from error
 
@@ -93,7 +93,7 @@ class _Machine:
         self.stack.append(value)
 
     def top(self) -> Any:
-        """The value on top of the stack. Raises `StreamError` for a mark, which is no value."""
+        """The value on top of the stack. Raises `StreamError` for a mark, which is not a value."""
         if not self.stack or self.stack[-1] is _MARK:
             raise StreamError("a value is missing")
         return self.stack[-1]
@@ -152,7 +152,7 @@ class _Machine:
     def name_from_stack(self) -> None:
         module, name = self.take(2)
         if not isinstance(module, str) or not isinstance(name, str):
-            raise StreamError("a name is imported that is no text")
+            raise StreamError("a name is imported that is not a string")
         self.push(Name(module, name))
 
     def name_from_text(self, text: str) -> None:
@@ -161,7 +161,7 @@ class _Machine:
 
 
 def _is_key(value: Any) -> bool:
-    """Whether hashing the value is cheap: tuples of tuples of shared tuples would take for ever."""
+    """Whether hashing the value is cheap: tuples of tuples of shared tuples would never end."""
     parts = value if isinstance(value, tuple) else (value,)
     return all(part is None or isinstance(part, (str, int, float, bytes, InertObject, Name, Outside)) for part in parts)
 

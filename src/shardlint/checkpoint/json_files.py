@@ -1,4 +1,4 @@
-"""The JSON files beside the weights: the index, `config.json`, `generation_config.json`. All are untrusted text."""
+"""The JSON files next to the weights: the index, `config.json`, `generation_config.json`. All are untrusted text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_json(folder: Path, name: str, limit: int = MAX_CONFIG) -> FrozenDict:
     """
     Return the JSON object that the file `name` of `folder` holds, as frozen plain values.
 
-    Raises `FileRefusedError`: kind `index-json` for what is no JSON, `index-schema` for what is no object.
+    Raises `FileRefusedError`: kind `index-json` for what is not valid JSON, `index-schema` for what is not an object.
     """
     return _plain_object(read_small(folder, name, limit))
 

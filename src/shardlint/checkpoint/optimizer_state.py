@@ -66,7 +66,7 @@ def _stream_of_archive(folder: Path, name: str) -> bytes:
             data = _member(zipfile.ZipFile(file))
     except (FileRefusedError, StreamError):
         raise
-    except Exception as error:  # zipfile raises what it likes for rubbish
+    except Exception as error:  # zipfile raises many kinds of errors for invalid data
         raise StreamError(f"no archive as torch.save writes it: {type(error).__name__}: {error}"[:300]) from error
     if len(data) > _MAX_STREAM:
         raise StreamError(f"its object stream has more than {_MAX_STREAM} bytes")

@@ -1,4 +1,4 @@
-"""How many tokens a tokenizer beside the weights can give: from its JSON files, which are untrusted text."""
+"""How many tokens a tokenizer next to the weights can give: from its JSON files, which are untrusted text."""
 
 from __future__ import annotations
 

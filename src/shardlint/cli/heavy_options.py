@@ -152,7 +152,7 @@ class ProgressLine:
         self._width = 0
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Write the line anew, at most five times a second."""
+        """Write the line again, at most five times a second."""
         now = self._clock()
         if now - self._shown < SHOW_SECONDS and done < total:
             return

@@ -129,7 +129,7 @@ def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOpti
 
 
 def _report(output: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
-    """Run one reporter. What a pack's prints is no part of any report, and its `sys.exit` does not decide the run."""
+    """Run one reporter. What a pack's prints is not part of any report, and its `sys.exit` does not decide the run."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             output.reporter(report, stream, options)
@@ -144,7 +144,7 @@ def atomic_file(path: Path) -> Iterator[TextIO]:
     """
     A text stream whose content becomes the file `path` when the block ends, and leaves no trace when it raises.
 
-    What is no regular file (a pipe, `/dev/stderr`) is written directly. Raises `Problem` when it cannot be written.
+    What is not a regular file (a pipe, `/dev/stderr`) is written directly. Raises `Problem` when it cannot be written.
     """
     try:
         if path.exists() and not path.is_file():

@@ -58,7 +58,7 @@ def collect(
     became of the builder. Without `values` no tensor is looked into.
     A section that is absent says why; a collector that failed stands in `Facts.problems`.
 
-    Raises `TargetError` for a model that is no module, a load report that is none, a contract name that does not
+    Raises `TargetError` for a model that is not a module, a load report that is none, a contract name that does not
     exist.
     """
     assembly = Assembly(

@@ -224,7 +224,7 @@ class Assembly:
             self.absent[Section.VALUES.value] = reason
             return None
         if not self.values:
-            self.absent[Section.VALUES.value] = "nobody asked for a look at values"
+            self.absent[Section.VALUES.value] = "values were not asked for"
             return None
         from .values import values_facts
 

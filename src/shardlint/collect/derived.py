@@ -280,7 +280,7 @@ def _on_meta(value: Any) -> Any:
 
 
 def _constructed(candidate: _Item) -> dict[str, _Answer]:
-    """Build a rotary embedding of Transformers anew from its configuration: its constructor takes nothing else."""
+    """Build a rotary embedding of Transformers again from its configuration: its constructor takes nothing else."""
     module = candidate.module.module
     kind, config = type(module), own(module, "config")
     if "RotaryEmbedding" not in kind.__name__ or not kind.__module__.startswith("transformers.") or config is None:
@@ -345,7 +345,7 @@ def difference(live: Any, wanted: Any) -> tuple[str, float | None, str]:
 
 
 def _relative(live: Any, wanted: Any) -> float | None:
-    """The largest relative error; None when one is finite and the other is not. Equal infinities are no error."""
+    """The largest relative error; None when one is finite and the other is not. Equal infinities are not an error."""
     import torch
 
     finite = torch.isfinite(wanted)

@@ -254,7 +254,7 @@ def _options(group: Mapping[str, Any]) -> FrozenDict:
 
 
 def _number(value: Any) -> float | str:
-    """A hyperparameter held as a tensor of one element; a text when it is no such number."""
+    """A hyperparameter held as a tensor of one element; a text when it is not such a number."""
     try:
         return float(value) if not value.is_meta and value.numel() == 1 else f"<{type(value).__name__}>"
     except Exception:  # tensor classes run their own code

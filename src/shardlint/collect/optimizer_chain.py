@@ -42,7 +42,7 @@ class Leaf:
 
     @property
     def partitioned(self) -> str:
-        """Why its tensors are no parameters one by one; empty when they are."""
+        """Why its tensors are not parameters one by one; empty when they are."""
         for candidate in (*self.wrappers, self.optimizer):
             for base in type(candidate).__mro__:
                 if base.__name__ in _PARTITIONED:

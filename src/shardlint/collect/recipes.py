@@ -89,7 +89,7 @@ class _Rebuilding:
         if not readable(buffer):
             if read(buffer, "is_meta", False):
                 return "it is on the meta device"
-            return f"it is no plain real tensor of 1 to {LARGEST} elements"
+            return f"it is not a plain real tensor of 1 to {LARGEST} elements"
         self.budget -= buffer.numel()
         return "" if self.budget >= 0 else "too many elements in all buffers with recipes together"
 
@@ -125,7 +125,7 @@ class _Rebuilding:
 
 
 def _state(tensor: Any) -> tuple[Any, ...]:
-    # The gradient of a tensor that is no leaf warns when it is read.
+    # The gradient of a tensor that is not a leaf warns when it is read.
     gradient = read(tensor, "grad") if read(tensor, "is_leaf", False) else None
     return (
         read(tensor, "_version"),

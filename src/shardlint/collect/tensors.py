@@ -175,7 +175,7 @@ def _local_tensor(tensor: Any) -> Any:
 
 
 def _lazy_reason(tensor: Any) -> str | None:
-    """Why a lazy tensor has no shape; None when it is no lazy tensor."""
+    """Why a lazy tensor has no shape; None when it is not a lazy tensor."""
     if any(base.__name__ == "UninitializedTensorMixin" for base in type(tensor).__mro__):
         return "uninitialised: its module takes the shape from the first forward, which has not run"
     return None

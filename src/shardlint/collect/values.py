@@ -125,7 +125,7 @@ class _Look:
 def _unreadable(local: Any) -> str:
     """Why the values of a tensor are not looked at; empty when they are."""
     if type(local).__name__ not in _PLAIN or not type(local).__module__.startswith("torch"):
-        return f"a {type(local).__name__}, which is no plain tensor"
+        return f"a {type(local).__name__}, which is not a plain tensor"
     try:
         if local.layout is not _strided():
             return f"its memory layout is {local.layout}"

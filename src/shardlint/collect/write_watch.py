@@ -75,7 +75,8 @@ def watch_writes(model: Any) -> WriteWatch:
     Overwrite every parameter and buffer of `model` that has storage, so that what nobody writes afterwards is known.
 
     Call it after `to_empty` and before loading and initialising: what the tensors hold is lost. D405 reads the result
-    when the model is linted; `report()` of what is returned gives it at once. Raises `TypeError` for what is no module.
+    when the model is linted; `report()` of what is returned gives it at once. Raises `TypeError` for what is not a
+    module.
     """
     import torch
 

@@ -149,7 +149,7 @@ SUPPRESSION = Table(
 )
 LINT = Table(
     (
-        Key("select", _SELECTORS, "The rules to run; starts anew instead of editing what is inherited."),
+        Key("select", _SELECTORS, "The rules to run; replaces the inherited selection instead of changing it."),
         Key("extend-select", _SELECTORS, "Rules to run as well.", appends=True),
         Key("ignore", _SELECTORS, "Rules not to run.", appends=True),
         Key("fail-level", Choice((*LEVELS, "never")), "The lowest severity that fails the run.", default="error"),

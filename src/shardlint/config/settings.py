@@ -125,7 +125,7 @@ class _Chain:
         if real in self._done:
             return
         if named_at is not None and not is_file(path):
-            message = f"expected a configuration file, got {shown(path)}, which is no file"
+            message = f"expected a configuration file, got {shown(path)}, which is not a file"
             self.problems.append(problem_at(named_at.source, named_at.source.text, message))
             return
         self._done.add(real)

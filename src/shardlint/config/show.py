@@ -27,7 +27,7 @@ version: 1
 #   local: [lint/house_rules.py]  # relative to this file; the code in it runs
 
 lint:
-  # Rules by code, name, code prefix, phase (D3), tag or pack. `select` starts anew.
+  # Rules by code, name, code prefix, phase (D3), tag or pack. `select` replaces what is inherited.
   select: [ALL]
   # extend-select: [V002]
   # ignore: [D513]

@@ -28,7 +28,7 @@ _AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z"
 
 
 def read_toml(text: Text) -> SettingNode:
-    """The node of the whole file. Raises `RefusedError` when it is no TOML that a configuration may be."""
+    """The node of the whole file. Raises `RefusedError` when it is not a TOML that a configuration may be."""
     try:
         data = tomllib.loads(text.text)
     except RecursionError:

@@ -1,9 +1,9 @@
 """
 Read YAML into positioned nodes, from the parser's events, so that nothing is guessed and nothing expands.
 
-An unquoted scalar stays text until a reader that knows its type asks, so `off` is no boolean and a date no object.
-Duplicate keys, tags, merge keys, several documents and recursive aliases are refused; aliases share their node, and
-what they stand for is counted.
+An unquoted scalar stays text until a reader that knows its type asks, so `off` is not a boolean and a date is not an
+object. Duplicate keys, tags, merge keys, several documents and recursive aliases are refused; aliases share their
+node, and what they stand for is counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_yaml(text: Text) -> tuple[SettingNode, list[ConfigProblem]]:
     """
     The node of the one document, and a problem for each duplicate key.
 
-    Raises `RefusedError` when the text is no YAML that a configuration may be.
+    Raises `RefusedError` when the text is not a YAML that a configuration may be.
     """
     bad = re.search(_FORBIDDEN, text.text)
     if bad:

@@ -7,8 +7,8 @@ Selectors: `ALL`; a phase (`D3`, `phase:D3`); a tag (`tag:moe`, or `moe` where n
 Settings come in layers, the lowest first: the default (select ALL), each file that is extended, the file, the command
 line. The most specific selector decides: code or name, then the longer prefix (a phase counts as a prefix of its
 length), then pack, then tag, then ALL. Between equally specific ones the higher layer decides, and within one layer
-ignore does. A layer with `select` starts anew: what lower layers select, ignore or switch off is forgotten, the
-severities that they give stay. `severity: off` counts as ignore.
+ignore does. A layer with `select` replaces the lower ones: what lower layers select, ignore or switch off is
+forgotten, the severities that they give stay. `severity: off` counts as ignore.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SeverityItem:
 
 @frozen(kw_only=True)
 class Layer:
-    """The selection settings of one origin. `select` None edits what lower layers say; otherwise it starts anew."""
+    """The selection settings of one origin. `select` None edits what lower layers say; otherwise it replaces them."""
 
     select: tuple[Item, ...] | None = None
     extend_select: tuple[Item, ...] = ()
@@ -247,7 +247,7 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
 
 def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:
     """
-    `select_rules` over everything the packs bring. A `SelectionError` also tells which packs failed: the rule that
+    `select_rules` over everything the packs bring. A `SelectionError` also says which packs failed: the rule that
     nobody knows may be one of theirs.
     """
     try:

@@ -95,7 +95,7 @@ class Selectors:
         if selector in self.packs:
             return Match(self.packs[selector], _PACK)
         raise UnknownSelectorError(
-            f"{selector!r} is no rule, prefix, phase, tag or pack that is loaded{self.hint(selector)}"
+            f"{selector!r} is not a rule, prefix, phase, tag or pack that is loaded{self.hint(selector)}"
         )
 
     def hint(self, selector: str) -> str:

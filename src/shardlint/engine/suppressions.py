@@ -69,7 +69,7 @@ class Suppression:
     """
     One suppression. `expires` is the last day on which it holds; `expect` the most findings that it may hide.
 
-    Raises `ValueError` when there is no rule, subject or reason, for a rule that is no exact code or name or can
+    Raises `ValueError` when there is no rule, subject or reason, for a rule that is not an exact code or name or can
     never be suppressed, and for an `expect` below 1.
     """
 

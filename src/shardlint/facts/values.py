@@ -16,7 +16,7 @@ class TensorValues:
     Statistics of one tensor, by its first name. `elements` is the number that this rank holds.
 
     `minimum` and `maximum` are those of the finite elements, None when there are none. `nan`, `positive_infinite` and
-    `negative_infinite` count. `constant` tells that all elements are equal. `magnitude` is the median absolute value of
+    `negative_infinite` count. `constant` says that all elements are equal. `magnitude` is the median absolute value of
     a sample, of floating tensors narrower than 32 bits. `digest` is that of the bytes of small tensors. `unwritten`
     counts elements that still hold what `watch_writes` put there, None when nobody watched.
     """
@@ -93,7 +93,7 @@ class PrecisionCritical:
 
 @frozen(kw_only=True)
 class ValuesFacts:
-    """What was seen of values. `watched` tells whether `shardlint.watch_writes` was called on the model before."""
+    """What was seen of values. `watched` says whether `shardlint.watch_writes` was called on the model before."""
 
     tensors: tuple[TensorValues, ...] = ()
     skipped: tuple[SkippedTensor, ...] = ()

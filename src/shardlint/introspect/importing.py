@@ -67,7 +67,7 @@ def import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportProblem(f"{path} is no Python file that can be imported")
+        raise ImportProblem(f"{path} is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in the file look their module up
     try:
@@ -81,7 +81,7 @@ def import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ImportProblem(f"{name!r} is no module name; a file is named with its .py")
+        raise ImportProblem(f"{name!r} is not a module name; a file is named with its .py")
     try:
         with _on_path(Path.cwd()):
             return importlib.import_module(name)

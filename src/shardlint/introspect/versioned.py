@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Unknown:
-    """What a version of torch (or of a framework) does not tell. False, and equal to nothing but itself."""
+    """What a version of torch (or of a framework) does not say. False, and equal to nothing but itself."""
 
     def __bool__(self) -> bool:
         return False

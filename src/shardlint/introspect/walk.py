@@ -160,13 +160,13 @@ def walk(model: Any) -> Walk:
 
 
 class _Walker:
-    """The state of one walk: an explicit stack, so that depth is no limit, and the path, so that cycles end."""
+    """The state of one walk: an explicit stack, so that depth is not limited, and the path, so that cycles end."""
 
     def __init__(self, model: Any) -> None:
         self.walk = Walk(model=model, root=model)
         self.modules = self.walk._modules_by_id
         self.tensors = self.walk._tensors_by_id
-        self.plain: set[type] = set()  # classes that are no wrappers
+        self.plain: set[type] = set()  # classes that are not wrappers
         self.path: set[int] = set()
         self.stack: list[tuple[WalkedModule, str, Iterator[tuple[Any, Any]]]] = []
         self.revisits = 0
@@ -203,7 +203,7 @@ class _Walker:
             try:
                 values = object.__getattribute__(module, "__dict__")
             except AttributeError:
-                return  # what stands in the registry is no module
+                return  # what stands in the registry is not a module
             record = self.modules[number] = WalkedModule(module, name, values)
             if type(module) not in self.plain:
                 self._mark_wrapper(record)

@@ -181,7 +181,9 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
             raise PackFault(f"{name}() is a hook wrapper; shardlint calls every implementation by itself")
         function = getattr(plugin, name, None)
         if not impls and inspect.isroutine(function):
-            raise PackFault(f"{name}() is not marked with @shardlint.hookimpl, so it is no hook", _frame_of(function))
+            raise PackFault(
+                f"{name}() is not marked with @shardlint.hookimpl, so it is not a hook", _frame_of(function)
+            )
 
 
 def _pending(manager: pluggy.PluginManager) -> object:
@@ -196,7 +198,7 @@ def _check_identity(info: PackInfo, pack: LoadedPack, frame: str) -> None:
         if not isinstance(value, str):
             raise PackFault(f"PackInfo.{name} must be a string, got {value!r}", frame)
     if not _PACK_NAME.match(info.name):
-        raise PackFault(f"PackInfo.name {info.name!r} is no name: letters, digits, '.', '_' and '-' make one", frame)
+        raise PackFault(f"PackInfo.name {info.name!r} is not a name: letters, digits, '.', '_' and '-' make one", frame)
     if pack.source.local:
         pack.origin = evolve(pack.origin, pack=info.name)
     elif info.name != pack.origin.pack:

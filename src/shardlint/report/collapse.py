@@ -14,7 +14,7 @@ from ..names import collapse, collapse_exactly, natural_key, pattern_of
 from ..rule import Finding
 
 # A dotted name in running text. It may begin with a number (`0.weight`), but not inside a path or a file name.
-# It holds a part that is no number: `3.5` is none.
+# It holds a part that is not a number: `3.5` is none.
 _NAME = re.compile(r"(?<![\w./\\-])(?=(?:\d+\.)*[^\W\d])\w+(?:\.\w+)+")
 
 

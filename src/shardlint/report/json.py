@@ -1,4 +1,4 @@
-"""The report for programs: one JSON document, whose schema is shipped beside this module."""
+"""The report for programs: one JSON document, whose schema is shipped with this module."""
 
 from __future__ import annotations
 

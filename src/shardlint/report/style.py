@@ -49,7 +49,7 @@ def wants_color(stream: TextIO, choice: str = "auto", environment: Mapping[str, 
 
 
 def encodable(value: Any) -> Any:
-    """A plain value in whose strings lone surrogates (names that are no UTF-8) are escaped, ready for any encoder."""
+    """A plain value in whose strings lone surrogates (names that are not UTF-8) are escaped, ready for any encoder."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -288,7 +288,7 @@ def mixtral_ep() -> Facts:
 
 
 def mixtral_hyperparallel() -> Facts:
-    """Return `mixtral` owned by HyperParallel schedulers, which do not tell over which ranks they reduce."""
+    """Return `mixtral` owned by HyperParallel schedulers, which do not say over which ranks they reduce."""
     return hyperparallel(mixtral())
 
 

@@ -63,7 +63,7 @@ class Case:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice: the first value would be lost without a word."""
+    """A safe loader that refuses a key given twice: the first value would be lost silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()

@@ -75,7 +75,7 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
 
 
 def _validated(settings: Settings, errors: int) -> str:
-    verdict = f"{counted(errors, 'error')} to mend" if errors else "every setting is valid"
+    verdict = f"{counted(errors, 'error')} to fix" if errors else "every setting is valid"
     if settings.file is None:
         return "no configuration file: the defaults hold" + (f", {verdict}" if errors else "")
     return f"{settings.file}: {counted(len(settings.files), 'file')} read, {verdict}"

@@ -60,7 +60,7 @@ def command(
     """
     List suppressions with reason and state.
 
-    Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be told.
+    Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be reported.
     """
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)

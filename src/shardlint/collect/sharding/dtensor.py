@@ -73,7 +73,7 @@ def _stranger(live: Any, dim: Any, text: str) -> Placement:
 
 
 def mesh_facts(mesh: Any) -> MeshFacts:
-    """The facts of a device mesh; what it does not tell stays empty."""
+    """The facts of a device mesh; what it does not have stays empty."""
     names = known(first(mesh, "mesh_dim_names"))
     table = first(mesh, "mesh")
     shape = ints(known(first(table, "shape"))) or ints(known(first(mesh, "shape", "mesh_shape"))) or ()

@@ -147,7 +147,7 @@ class _Wrapper:
 
 
 def _flat_range(shape: tuple[int, ...], shard: Any) -> tuple[int, int] | None:
-    """Start and length of the elements that this rank holds; None when the handle does not tell."""
+    """Start and length of the elements that this rank holds; None when the handle does not say."""
     inside = as_bool(first(shard, "in_shard"))
     if inside is None:
         return None

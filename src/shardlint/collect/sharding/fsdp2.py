@@ -172,7 +172,7 @@ class _ParameterGroup:
         factor = first(self.group, "gradient_divide_factor")
         if isinstance(factor, (int, float)) and not isinstance(factor, bool):
             return float(factor)
-        # Up to torch 2.7 a factor lives inside a reduce operation, which does not tell it.
+        # Up to torch 2.7 a factor lives inside a reduce operation, which does not say it.
         hidden = factor is UNKNOWN and first(self.group, "reduce_scatter_reduce_op") is not None
         if hidden or size is None:
             self.missing.names.append("divisor")

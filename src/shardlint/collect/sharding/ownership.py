@@ -31,7 +31,7 @@ def sharding_facts(
     """
     Return who owns each parameter of the walked model.
 
-    `optimizer` (one, or several) tells which parameters are optimised; `expert_axes` are names of mesh axes that
+    `optimizer` (one, or several) says which parameters are optimised; `expert_axes` are names of mesh axes that
     distribute experts beside the known ones; `collectors` are those of packs (each with a `collect_units` like
     `UnitCollector`), asked after the built-in ones. One that raises is handed to `failed` and leaves no trace.
     """
