@@ -244,10 +244,8 @@ def _check_rule(candidate: object, origin: PackOrigin, prefix: str, frame: str) 
     if "page" not in vars(candidate):
         raise PackFault(f"{candidate.__qualname__} is a base for rules (abstract=True), not a rule", frame)
     if is_builtin(origin) and not prefix:
-        good, wanted = (
-            candidate.code[:1] in "DV" and candidate.code.startswith(candidate.phase.value[:1]),
-            "begin with its phase",
-        )
+        good = candidate.code[:1] in "DV" and candidate.code.startswith(candidate.phase.value[:1])
+        wanted = "begin with its phase"
     else:
         good, wanted = candidate.code[:-3] == prefix, f"be its prefix {prefix} and three digits"
     if not good:

@@ -103,9 +103,8 @@ def checkpoint_for(
         file = names[position * files // len(stored)]
         dtype = _STORED_NAMES[tensor.dtype]
         end = ends[file] + prod(tensor.shape) * _SIZES[dtype]
-        entries.append(
-            EntryFacts(key=tensor.fqn, dtype=dtype, shape=tensor.shape, file=file, begin=ends[file], end=end)
-        )
+        begin = ends[file]
+        entries.append(EntryFacts(key=tensor.fqn, dtype=dtype, shape=tensor.shape, file=file, begin=begin, end=end))
         ends[file], counts[file] = end, counts[file] + 1
     return CheckpointFacts(
         path=path,
@@ -147,22 +146,19 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
     live = [
         LiveParameter(
             identity=number,
-            fqn=live_parameter.fqn,
-            aliases=live_parameter.aliases,
+            fqn=param.fqn,
+            aliases=param.aliases,
             spec=number,
-            global_shape=live_parameter.shape,
-            requires_grad=live_parameter.requires_grad,
+            global_shape=param.shape,
+            requires_grad=param.requires_grad,
         )
-        for number, live_parameter in enumerate(facts.parameters)
+        for number, param in enumerate(facts.parameters)
     ]
     specs = [
         TensorSpec(shape=parameter.shape, local_shape=parameter.shape, dtype=parameter.dtype, device=parameter.device)
         for parameter in facts.parameters
     ]
-    chosen = [
-        [live_parameter for live_parameter in live if (len(live_parameter.global_shape) > 1) is matrices]
-        for matrices in (True, False)
-    ]
+    chosen = [[param for param in live if (len(param.global_shape) > 1) is matrices] for matrices in (True, False)]
     common = {"lr": 0.001, "betas": (0.9, 0.999)}
     groups = [
         ParameterGroup(
@@ -176,17 +172,17 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
     ]
     held_tensors = [
         HeldTensor(
-            identity=live_parameter.identity,
+            identity=param.identity,
             group=group,
             position=position,
-            spec=live_parameter.spec,
-            parameter=live_parameter.identity,
-            requires_grad=live_parameter.requires_grad,
+            spec=param.spec,
+            parameter=param.identity,
+            requires_grad=param.requires_grad,
             has_state=True,
-            state=FrozenDict({"exp_avg": live_parameter.spec, "exp_avg_sq": live_parameter.spec}),
+            state=FrozenDict({"exp_avg": param.spec, "exp_avg_sq": param.spec}),
         )
         for group, members in enumerate(chosen)
-        for position, live_parameter in enumerate(members)
+        for position, param in enumerate(members)
     ]
     return OptimizerFacts(
         optimizers=(OptimizerInstance(name="optimizer", qualified_type="torch.optim.adamw.AdamW"),),
