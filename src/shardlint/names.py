@@ -125,6 +125,23 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def listed(names: Iterable[str], shown: int = 8) -> str:
+    """The first names, each once in the order given, and how many more there are: `a, b and 3 more`."""
+    each_once = list(dict.fromkeys(names))
+    more = len(each_once) - shown
+    return ", ".join(each_once[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in natural order, each once."""
+    return tuple(sorted(set(names), key=natural_key))
+
+
+def owner_of(fqn: str) -> str:
+    """The FQN of the module that holds the tensor `fqn`; `<root>` for a tensor of the model itself."""
+    return fqn.rpartition(".")[0] or "<root>"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """`0..3,7` for 0, 1, 2, 3, 7."""
     runs: list[list[int]] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import ClassDeclaration, PlanFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 
 class BasePrefixDangling(Rule):
@@ -34,12 +34,12 @@ class BasePrefixDangling(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        root = next((declaration for declaration in facts.model.declarations if not declaration.fqn), None)
+        model = facts.require(Section.MODEL)
+        root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
         if root is None or not root.base_model_prefix or root.base_model_present:
             return
         if facts.plan is None:
-            if _holds_its_base(root, facts.model.declarations):
+            if _holds_its_base(root, model.declarations):
                 raise NotEvaluated(f"whether keys need the prefix: {facts.why_absent(Section.PLAN)}")
             return
         for attribute, keys in _needed(facts.plan).items():

@@ -32,8 +32,7 @@ class ContractInvalid(Rule):
     related_config = ("contract",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.contract
-        assert contract is not None
+        contract = facts.require(Section.CONTRACT)
         for number, problem in enumerate(contract.problems):
             yield self.finding(
                 subject=problem.where,

@@ -9,7 +9,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.analysis.coverage import retained_report
 from shardlint.analysis.keys import Candidates, matches_any, root_declaration
 from shardlint.facts import ContractFacts, ModelFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 _LIBRARY = "transformers."
 
@@ -41,8 +41,7 @@ class DeclarationMatchesNothing(Rule):
     related_config = ("contract",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         tensors = tuple(alias for tensor in model.tensors for alias in tensor.aliases)
         modules = tuple(alias for module in model.modules for alias in module.aliases)
         if facts.contract:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 
 @frozen(kw_only=True)
@@ -65,11 +65,11 @@ class OptionInert(Rule):
             yield self.inert("prefetch", text, {"units": [unit.name for unit in units[:50]]})
 
     def rank0_loading(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
+        model = facts.require(Section.MODEL)
         rank, units = facts.environment.rank, facts.sharding.units if facts.sharding is not None else ()
         if rank == 0 or units:
             return
-        real = [tensor.fqn for tensor in facts.model.parameters if not tensor.is_meta]
+        real = [tensor.fqn for tensor in model.parameters if not tensor.is_meta]
         if real:
             text = f"rank 0 alone is to load, and rank {rank} holds {counted(len(real), 'parameter')} with storage"
             yield self.inert("rank0-loading", text, {"tensors": real[:50]}, (rank,))

@@ -35,8 +35,7 @@ class TieDeclarationBroken(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         major = _major(str(facts.environment.versions.get("transformers", "")))
         unknown = []
         for declaration in model.declarations:

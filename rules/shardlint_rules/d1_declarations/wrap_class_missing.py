@@ -48,8 +48,7 @@ class WrapClassMissing(Rule):
     options_type = WrapOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         wanted = self.options.classes or _declared(model)
         present = {module.qualified_type.rpartition(".")[2] for module in model.modules}
         if not wanted or not present.isdisjoint(wanted):

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import AdapterFacts, ModelFacts
-from shardlint.names import closest, collapse_exactly, natural_key
-from shardlint_rules._words import counted
+from shardlint.names import closest, collapse_exactly, counted, natural_key
 
 _TOGETHER = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "wqkv": ("q", "k", "v"), "gateup": ("gate", "up")}
 
@@ -39,10 +38,10 @@ class AdapterTargetUnmatched(Rule):
     related_config = ("target_modules", "target_parameters")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for adapter in facts.model.adapters:
+        model = facts.require(Section.MODEL)
+        for adapter in model.adapters:
             for target in adapter.targets:
-                yield from self.look_for(facts.model, adapter, target)
+                yield from self.look_for(model, adapter, target)
 
     def look_for(self, model: ModelFacts, adapter: AdapterFacts, target: str) -> Iterator[Finding]:
         matched = [name for name in adapter.matched if _ends_with(name, target)]

@@ -45,8 +45,8 @@ class CheckpointWrapperNesting(Rule):
     options_type = NestingOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        wrappers = facts.model.wrappers
+        model = facts.require(Section.MODEL)
+        wrappers = model.wrappers
         checkpoints = [wrapper for wrapper in wrappers if wrapper.kind == _CHECKPOINT]
         if not self.options.selective:
             yield from self.below_blocks(checkpoints)

@@ -31,9 +31,8 @@ class DataContractMismatch(Rule):
     related_config = ("contract.data",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        assert facts.data is not None
-        declared, data = facts.contract.data, facts.data
+        contract = facts.require(Section.CONTRACT)
+        declared, data = contract.data, facts.require(Section.DATA)
         if declared is None:
             raise NotEvaluated("the contract declares no data semantics")
         for name in declared.runtime_fields:

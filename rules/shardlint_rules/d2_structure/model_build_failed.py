@@ -29,8 +29,7 @@ class ModelBuildFailed(Rule):
     blocks = ("ALL",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        build = facts.build
-        assert build is not None
+        build = facts.require(Section.BUILD)
         if build.failed:
             where = f" at {build.frame}" if build.frame else ""
             yield self.finding(

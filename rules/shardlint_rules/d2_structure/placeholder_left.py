@@ -32,8 +32,8 @@ class PlaceholderLeft(Rule):
     related_config = ("contract.placeholders",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for module in facts.model.modules:
+        model = facts.require(Section.MODEL)
+        for module in model.modules:
             if module.placeholder:
                 yield self.finding(
                     subject=module.fqn or "<root>",

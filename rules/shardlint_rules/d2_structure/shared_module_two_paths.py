@@ -33,11 +33,11 @@ class SharedModuleTwoPaths(Rule):
     related_config = ("fsdp_wrap_modules", "fsdp_plan")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        assert facts.sharding is not None
-        shared = [module for module in facts.model.modules if len(module.aliases) > 1]
-        units = _unit_modules(facts.sharding, facts.model) if shared else {}
-        holders = _with_parameters(facts.model) if units else set()
+        model = facts.require(Section.MODEL)
+        sharding = facts.require(Section.SHARDING)
+        shared = [module for module in model.modules if len(module.aliases) > 1]
+        units = _unit_modules(sharding, model) if shared else {}
+        holders = _with_parameters(model) if units else set()
         told: list[str] = []
         for module in shared:
             if module.fqn not in holders or module.fqn in units or _below(module, told):

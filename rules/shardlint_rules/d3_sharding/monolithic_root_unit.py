@@ -10,7 +10,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts, UnitFacts
 
-from ._words import live, once, sharding_of
+from ._layouts import live, once
 
 _SHARDING_KINDS = ("fsdp2", "hsdp", "fsdp1", "hyperparallel")
 
@@ -48,7 +48,7 @@ class MonolithicRootUnit(Rule):
     options_type = MonolithOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         total = _elements(sharding, sharding.parameters)
         if total < self.options.min_elements:
             return

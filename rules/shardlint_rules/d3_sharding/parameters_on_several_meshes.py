@@ -9,9 +9,9 @@ from attrs.validators import in_
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts
-from shardlint.names import ranges
+from shardlint.names import ordered, ranges
 
-from ._words import live, once, ordered, sharding_of
+from ._layouts import live, once
 
 
 @frozen(kw_only=True)
@@ -54,7 +54,7 @@ class ParametersOnSeveralMeshes(Rule):
     options_type = ClippingOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         meshes = _by_mesh(sharding)
         if any("mesh" in layout.unknown for layout in sharding.layouts) and self.options.clipping == "stock":
             raise NotEvaluated("the meshes of the parameters are unknown")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.boxes import PARTIAL
 
-from ._words import axis_name, live, once, sharding_of
+from ._layouts import axis_name, live, once
 
 
 class PartialPlacement(Rule):
@@ -33,7 +33,7 @@ class PartialPlacement(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
             for index, placements in ((layout.mesh, layout.placements), (layout.source_mesh, layout.source_placements)):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.model_config import EXPERT_COUNTS, nested_number
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
-from shardlint.names import pattern_of
-from shardlint_rules._words import counted
+from shardlint.names import counted, pattern_of
 
-from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
+from ._layouts import live, once, ranks_text
 
 
 @frozen
@@ -48,7 +48,7 @@ class ReductionMixesShards(Rule):
     related_config = ("ep_size", "fsdp_plan")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         differences = facts.ranks.differences if facts.ranks else ()
         absent = _exchanged([difference for difference in differences if difference.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
@@ -143,7 +143,7 @@ def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: 
 
     Only for plain tensors that stack experts in their first dim; a distributed tensor says itself what it holds.
     """
-    declared = config_value(facts.model.config if facts.model else None, *EXPERT_COUNTS)
+    declared = nested_number(facts.model.config if facts.model else None, *EXPERT_COUNTS)
     stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
     if declared is None or layout.source_mesh is not None or not stacked:
         return None

@@ -11,7 +11,7 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.boxes import coordinates, replay, shape_of
 from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts
 
-from ._words import live, once, sharding_of
+from ._layouts import live, once
 
 _MESH_LIMIT = 4096
 
@@ -41,7 +41,7 @@ class UnevenShard(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         known: dict[int, Counter[tuple[int, ...]]] = {}
         names = Counter(record.identity for record in live(sharding.parameters))
         for record in once(live(sharding.parameters)):

@@ -10,7 +10,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts
 from shardlint.names import glob_matches
 
-from ._words import live, once, ranks_text, sharding_of
+from ._layouts import live, once, ranks_text
 
 
 @frozen(kw_only=True)
@@ -54,7 +54,7 @@ class UnmanagedTrainableParameter(Rule):
     options_type = UnmanagedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         for record, wider in _partly(sharding):
             if self.trains(record):
                 yield self.partly(sharding, record, wider)

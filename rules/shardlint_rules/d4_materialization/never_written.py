@@ -8,8 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint.names import glob_matches
-from shardlint_rules._words import counted
+from shardlint.names import counted, glob_matches, owner_of
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
 _LARGE = 1e8
@@ -51,14 +50,14 @@ class NeverWritten(Rule):
     options_type = NeverWrittenOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
-        assert facts.model is not None
-        tensors = facts.model.tensor_by_name()
+        values = facts.require(Section.VALUES)
+        model = facts.require(Section.MODEL)
+        tensors = model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
-        adapted = {key for adapter in facts.model.adapters for key in adapter.keys if ".modules_to_save." not in key}
+        adapted = {key for adapter in model.adapters for key in adapter.keys if ".modules_to_save." not in key}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
-        for seen in facts.values.tensors:
-            if facts.values.watched:
+        for seen in values.tensors:
+            if values.watched:
                 if seen.unwritten:
                     yield self.unwritten(seen, ranks)
             elif seen.zero and seen.fqn in adapted:
@@ -82,7 +81,7 @@ class NeverWritten(Rule):
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",
             evidence={"unwritten": seen.unwritten, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
             ranks=ranks,
         )
 
@@ -93,7 +92,7 @@ class NeverWritten(Rule):
             severity=Severity.WARNING if full else Severity.INFO,
             message=f"seems never to have been written: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.origins import origins
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint_rules._words import counted
+from shardlint.names import counted, owner_of
 
 
 class NonFiniteState(Rule):
@@ -34,10 +34,10 @@ class NonFiniteState(Rule):
     needs = (Section.VALUES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
+        values = facts.require(Section.VALUES)
         suspects = [
             tensor_values
-            for tensor_values in facts.values.tensors
+            for tensor_values in values.tensors
             if not tensor_values.finite and not tensor_values.unwritten
         ]
         if not suspects:
@@ -58,7 +58,7 @@ class NonFiniteState(Rule):
                         "negative_infinite": seen.negative_infinite,
                         "origin": origin.as_mapping() if origin else None,
                     },
-                    owner=seen.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(seen.fqn),
                     ranks=(facts.environment.rank,) if facts.environment.world_size > 1 else (),
                 )
 

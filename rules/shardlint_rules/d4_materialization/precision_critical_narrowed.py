@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import PrecisionCritical
+from shardlint.names import owner_of
 
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
@@ -36,9 +37,9 @@ class PrecisionCriticalNarrowed(Rule):
     needs = (Section.VALUES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
+        values = facts.require(Section.VALUES)
         unknown = []
-        for tensor in facts.values.critical:
+        for tensor in values.critical:
             if tensor.source_dtype is not None:
                 if _BITS[tensor.source_dtype] > _BITS[tensor.dtype]:
                     yield self.narrowed(tensor)
@@ -62,5 +63,5 @@ class PrecisionCriticalNarrowed(Rule):
                 "distinct": tensor.distinct,
                 "collapsed": tensor.collapsed,
             },
-            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import RebuildableBufferFacts
+from shardlint.names import owner_of
 
 
 class RebuildableBufferIncomplete(Rule):
@@ -32,14 +33,14 @@ class RebuildableBufferIncomplete(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for rebuildable_buffer in facts.model.rebuildable_buffers:
+        model = facts.require(Section.MODEL)
+        for rebuildable_buffer in model.rebuildable_buffers:
             if reasons := _reasons(rebuildable_buffer):
                 yield self.finding(
                     subject=rebuildable_buffer.fqn,
                     message=f"the derived buffer {rebuildable_buffer.fqn} {' and '.join(reasons)}",
                     evidence={"reasons": reasons},
-                    owner=rebuildable_buffer.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(rebuildable_buffer.fqn),
                 )
 
 

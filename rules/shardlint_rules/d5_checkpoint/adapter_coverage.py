@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, ModelFacts
-from shardlint.names import closest
-from shardlint_rules._words import counted
+from shardlint.names import closest, counted
+from shardlint_rules._files import READ_FILES
 
 _PART = re.compile(r"\.(lora_|ia3_|hada_|lokr_|oft_|boft_|vera_|ada_|modules_to_save|original_module|base_layer)")
 _PREFIX = "base_model.model."
@@ -35,12 +35,13 @@ class AdapterCoverage(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT, Section.MODEL)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.checkpoint is not None
-        assert facts.model is not None
-        modules = _module_names(facts.model)
-        changed = _changed_modules(facts.checkpoint)
+        checkpoint = facts.require(Section.CHECKPOINT)
+        model = facts.require(Section.MODEL)
+        modules = _module_names(model)
+        changed = _changed_modules(checkpoint)
         lost = {name: keys for name, keys in changed.items() if name not in modules}
         if not lost:
             return

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, FrozenDict, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.prefixes import prefix_change
 from shardlint.facts import PlanFacts
-from shardlint_rules.d5_checkpoint.prefix_mismatch import PrefixMismatch
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _FEW = 0.1
 
@@ -37,12 +38,12 @@ class AnotherArchitecture(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (WHOLE_CHECKPOINT,)
     blocks = ("D501",)
     related_config = ("checkpoint.renames",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        plan = facts.plan
-        assert plan is not None
+        plan = facts.require(Section.PLAN)
         unexpected = [leftover.renamed for leftover in plan.leftovers if leftover.reason == "unexpected"]
         if plan.unread or not unexpected:
             return
@@ -51,7 +52,7 @@ class AnotherArchitecture(Rule):
             return
         used = len({key for tensor in plan.tensors for key in tensor.sources})
         few = missing >= (1 - _FEW) * len(plan.tensors) and len(unexpected) >= (1 - _FEW) * (len(unexpected) + used)
-        if few and not any(PrefixMismatch().check(facts)):
+        if few and prefix_change(plan) is None:
             yield self._finding(facts, plan, used, unexpected, Severity.ERROR)
         elif not few and _other_type(facts):
             yield self._finding(facts, plan, used, unexpected, Severity.WARNING)

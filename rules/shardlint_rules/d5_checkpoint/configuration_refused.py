@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, FileProblem
-from shardlint_rules._files import COMPANIONS
+from shardlint_rules._files import COMPANIONS, READ_FILES
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -36,10 +36,10 @@ class ConfigurationRefused(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         for problem in checkpoint.problems:
             if problem.file in COMPANIONS and problem.kind in _SAYINGS:
                 yield self._finding(problem)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 _KINDS = {
-    "duplicate-source": "two stored keys are for one live tensor",
+    "duplicate-source": "two stored keys are for one {side.tensor}",
     "ambiguous-prefix": "its name with and without the base-model prefix is live",
-    "double-write": "two conversions write one live tensor",
-    "mixed-group": "one live tensor is stored in two forms, whole and in parts",
+    "double-write": "two conversions write one {side.tensor}",
+    "mixed-group": "one {side.tensor} is stored in two forms, whole and in parts",
     "shared-pattern": "two different conversions take the same keys",
 }
 # Parts that quantisers store below the name of the tensor that they belong to.
@@ -42,15 +43,16 @@ class ConversionAmbiguous(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
-        for remark in facts.plan.remarks:
+        plan, side = facts.require(Section.PLAN), side_of(facts)
+        for remark in plan.remarks:
             if remark.kind in _KINDS:
                 yield self.finding(
                     subject=remark.name,
                     kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {spoken(facts, _KINDS[remark.kind])}: {remark.detail}",
+                    message=f"{remark.name}: {_KINDS[remark.kind].format(side=side)}: {remark.detail}",
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )

@@ -31,8 +31,8 @@ class ConversionNotReversible(Rule):
     needs = (Section.LOAD,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.load is not None
-        for number, conversion in enumerate(facts.load.conversions):
+        load = facts.require(Section.LOAD)
+        for number, conversion in enumerate(load.conversions):
             if conversion.reverse_error is None:
                 continue
             sources = ", ".join(conversion.sources)

@@ -17,7 +17,8 @@ from shardlint.analysis.coverage import (
 )
 from shardlint.analysis.keys import Candidates
 from shardlint.facts import PlanFacts
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import WHOLE_CHECKPOINT
+from shardlint_rules._sides import side_of
 
 
 class CoverageIncomplete(Rule):
@@ -43,6 +44,7 @@ class CoverageIncomplete(Rule):
     name = "coverage-incomplete"
     phase = Phase.D5
     severity = Severity.ERROR
+    tags = (WHOLE_CHECKPOINT,)
     related_config = ("contract.training-only-targets", "contract.inference-only-sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -55,9 +57,10 @@ class CoverageIncomplete(Rule):
             if facts.plan
             else {}
         )
+        side = side_of(facts)
         for key, kind in iter_unexplained(coverage):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
-            text = spoken(facts, _SAYINGS[kind][1]).format(key=key)
+            text = _SAYINGS[kind][1].format(key=key, side=side)
             text += f": its conversion fails ({failed[key]})" if key in failed else ""
             yield self._finding(coverage, key, kind, text, candidates.near(key))
 
@@ -83,9 +86,8 @@ def _is_complete(plan: PlanFacts) -> bool:
 
 def _found(facts: Facts) -> Coverage:
     """The coverage from what there is: the load report, the plan, else the headers of a plain mapping."""
-    if retained_report(facts) is not None and facts.model is not None:
-        reported = coverage(facts)
-        assert reported is not None
+    reported = coverage(facts) if retained_report(facts) is not None and facts.model is not None else None
+    if reported is not None:
         return reported
     if facts.plan is not None:
         return planned_coverage(facts)
@@ -104,12 +106,15 @@ def _open(coverage: Coverage) -> tuple[str, ...]:
 
 
 _SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {
-    TargetClass.UNSUPPORTED_MISSING_TARGET: (Severity.ERROR, "the live tensor {key} has no source in the checkpoint"),
+    TargetClass.UNSUPPORTED_MISSING_TARGET: (
+        Severity.ERROR,
+        "{side.named_tensor} {key} has no source in the checkpoint",
+    ),
     TargetClass.NEW_HEAD: (
         Severity.WARNING,
         "{key} belongs to a head that the checkpoint's class does not have: it starts from its initialisation",
     ),
-    SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} has no live tensor"),
-    SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that the live class does not have"),
+    SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} {side.no_place}"),
+    SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that {side.of_class} does not have"),
     SourceClass.BEYOND_CONFIG: (Severity.INFO, "{key} belongs to a layer beyond those that the configuration asks for"),
 }

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, PlanFacts, TensorPlan
-from shardlint.names import ranges
-from shardlint_rules._words import counted
+from shardlint.names import counted, ranges
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _EXPERTS = re.compile(r"experts(\.|$)")
@@ -40,12 +40,13 @@ class ExpertsMissing(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT, Section.PLAN)
+    tags = (WHOLE_CHECKPOINT,)
     related_config = ("num_experts", "num_hidden_layers")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.checkpoint is not None
-        assert facts.plan is not None
-        for remark in facts.plan.remarks:
+        checkpoint = facts.require(Section.CHECKPOINT)
+        plan = facts.require(Section.PLAN)
+        for remark in plan.remarks:
             if remark.kind == "numbering":
                 yield self.finding(
                     subject=remark.name,
@@ -53,9 +54,9 @@ class ExpertsMissing(Rule):
                     evidence={"keys": remark.keys[:50]},
                     key=remark.keys[0],
                 )
-        yield from self._too_few(facts.plan)
-        yield from self._gaps(facts.plan)
-        yield from self._renumbered(facts.checkpoint)
+        yield from self._too_few(plan)
+        yield from self._gaps(plan)
+        yield from self._renumbered(checkpoint)
 
     def _too_few(self, plan: PlanFacts) -> Iterator[Finding]:
         for tensor in plan.tensors:

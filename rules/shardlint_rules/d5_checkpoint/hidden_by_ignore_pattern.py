@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import LeftoverKey, TensorPlan
-from shardlint.names import pattern_of
-from shardlint_rules._wording import spoken
-from shardlint_rules._words import counted
+from shardlint.names import counted, pattern_of
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 
 class HiddenByIgnorePattern(Rule):
@@ -35,15 +35,16 @@ class HiddenByIgnorePattern(Rule):
     phase = Phase.D5
     severity = Severity.WARNING
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
+        plan = facts.require(Section.PLAN)
         wanting: dict[tuple[str, tuple[int, ...]], list[TensorPlan]] = defaultdict(list)
-        for tensor in facts.plan.tensors:
+        for tensor in plan.tensors:
             if tensor.status in ("missing", "missing-ignored"):
                 wanting[_ending(tensor.name), tensor.shape].append(tensor)
         hidden: dict[str, list[LeftoverKey]] = defaultdict(list)
-        for leftover in facts.plan.leftovers:
+        for leftover in plan.leftovers:
             is_weight = (
                 not leftover.dtype.startswith(("I", "U", "BOOL"))
                 and len(leftover.shape) > 1
@@ -71,7 +72,7 @@ class HiddenByIgnorePattern(Rule):
             subject=pattern,
             kind=SubjectKind.PATTERN,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
-            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {spoken(facts, 'live tensors')} without a source: "
+            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {side_of(facts).tensors} without a source: "
             f"{leftover.key} fits {tensor.name}",
             evidence={
                 "hidden": len(items),
@@ -89,7 +90,7 @@ class HiddenByIgnorePattern(Rule):
             kind=SubjectKind.PATTERN,
             severity=Severity.INFO,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')} with "
-            f"{counted(elements, 'element')}, which no {spoken(facts, 'live tensor')} wants: {', '.join(names[:3])}",
+            f"{counted(elements, 'element')}, which no {side_of(facts).tensor} wants: {', '.join(names[:3])}",
             evidence={"hidden": len(items), "elements": elements, "patterns": names[:50]},
         )
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, RepeatedKey
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 _SHARD = re.compile(r"(.*)-\d+-of-\d+\.safetensors")
 
@@ -35,11 +36,11 @@ class ShadowTensor(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
     related_config = ("checkpoint.allow-overlay",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         if checkpoint.overlay_declared:
             return
         pairs: dict[tuple[str, str, bool], list[RepeatedKey]] = {}

@@ -8,7 +8,8 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.analysis.coverage import retained_report
 from shardlint.analysis.keys import KeyResolver, identity_reason, unread_files
 from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 Shape = tuple[int, ...]
 
@@ -36,6 +37,7 @@ class ShapeMismatch(Rule):
     name = "shape-mismatch"
     phase = Phase.D5
     severity = Severity.ERROR
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         report = retained_report(facts)

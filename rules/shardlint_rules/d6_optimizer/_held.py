@@ -7,7 +7,6 @@ from math import prod
 
 from attrs import frozen
 
-from shardlint import Facts
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
 _WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
@@ -19,12 +18,6 @@ class Counterpart:
 
     parameter: LiveParameter
     by: str
-
-
-def optimizer_of(facts: Facts) -> OptimizerFacts:
-    """The optimizer section of rules that need it."""
-    assert facts.optimizer is not None
-    return facts.optimizer
 
 
 def partitioned(optimizer: OptimizerFacts) -> list[str]:

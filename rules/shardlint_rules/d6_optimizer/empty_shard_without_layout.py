@@ -8,8 +8,6 @@ from math import prod
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
-from ._held import optimizer_of
-
 
 class EmptyShardWithoutLayout(Rule):
     """
@@ -36,7 +34,7 @@ class EmptyShardWithoutLayout(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer, places_of = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
+        optimizer, places_of = facts.require(Section.OPTIMIZER), facts.require(Section.OPTIMIZER).held_by_parameter()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
             places = places_of.get(index, [])

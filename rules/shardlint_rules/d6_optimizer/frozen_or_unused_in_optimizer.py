@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint_rules._shadows import dead_shadows
 
-from ._held import group_text, optimizer_of, where
+from ._held import group_text, where
 
 
 class FrozenOrUnusedInOptimizer(Rule):
@@ -33,7 +33,7 @@ class FrozenOrUnusedInOptimizer(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         dead = {name for tensor in dead_shadows(facts).found for name in tensor.aliases}
         for optimized in optimizer.held:
             parameter, decay = optimizer.parameter_of(optimized), optimizer.group_of(optimized).number("weight_decay")

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
-from ._held import optimizer_of
-
 _MANTISSA = {"bfloat16": 7, "float16": 10}
 _SMALLEST = {"bfloat16": -133, "float16": -24}  # exponents of the spacing of subnormal numbers
 _STEP_IS_RATE = ("adam", "lion", "adafactor", "adan", "came", "sophia", "rmsprop", "adagrad")
@@ -44,8 +42,7 @@ class NoMasterWeights(Rule):
     needs = (Section.OPTIMIZER, Section.VALUES)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
-        optimizer, values = optimizer_of(facts), facts.values.by_name()
+        optimizer, values = facts.require(Section.OPTIMIZER), facts.require(Section.VALUES).by_name()
         unknown = set()
         for tensor in optimizer.held:
             parameter, dtype = optimizer.parameter_of(tensor), optimizer.specs[tensor.spec].dtype

@@ -10,7 +10,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
-from ._held import optimizer_of, partitioned, where
+from ._held import partitioned, where
 
 _FACTORED = ("*_row", "*_col", "row_*", "col_*", "absmax*", "qmap*")
 
@@ -50,7 +50,7 @@ class OptimizerLayoutMismatch(Rule):
     options_type = LayoutOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         reasons = partitioned(optimizer)
         for parameter in optimizer.parameters if not reasons else ():
             for role, spec in (("main parameter", parameter.main), ("main gradient", parameter.main_gradient)):

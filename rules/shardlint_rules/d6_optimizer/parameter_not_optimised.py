@@ -9,7 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.names import glob_matches
 
-from ._held import counterparts, optimizer_of, partitioned
+from ._held import counterparts, partitioned
 
 
 @frozen(kw_only=True)
@@ -44,7 +44,7 @@ class ParameterNotOptimised(Rule):
     options_type = NotOptimisedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         if reasons := partitioned(optimizer):
             raise NotEvaluated("; ".join(reasons))
         stale = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}

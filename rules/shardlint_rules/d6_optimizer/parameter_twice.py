@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor
 
-from ._held import optimizer_of, where
+from ._held import where
 
 
 class ParameterTwice(Rule):
@@ -34,7 +34,7 @@ class ParameterTwice(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         places: dict[tuple[str, int], list[HeldTensor]] = {}
         for tensor in optimizer.held:
             key = ("live", tensor.parameter) if tensor.parameter is not None else ("stale", tensor.identity)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor, OptimizerFacts, TensorSpec
 
-from ._held import Counterpart, counterparts, optimizer_of, partitioned, stale, where
+from ._held import Counterpart, counterparts, partitioned, stale, where
 
 
 class StaleParameter(Rule):
@@ -36,7 +36,7 @@ class StaleParameter(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         counterpart_of = counterparts(optimizer)
         for tensor in stale(optimizer):
             yield self.stale_tensor(optimizer, tensor, counterpart_of.get(tensor.identity))

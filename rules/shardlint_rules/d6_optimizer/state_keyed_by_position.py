@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor, OptimizerFacts, StoredOptimizerFacts, StoredParameterState
-from shardlint_rules._words import counted
-
-from ._held import optimizer_of
+from shardlint.names import counted
 
 _LISTED = 50
 
@@ -40,7 +38,7 @@ class StateKeyedByPosition(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         unknown = [
             f"{stored_state.path}: {stored_state.problem}" for stored_state in optimizer.stored if stored_state.problem
         ]

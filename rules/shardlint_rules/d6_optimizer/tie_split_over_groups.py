@@ -8,7 +8,7 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts
 
-from ._held import optimizer_of, where
+from ._held import where
 
 _NAMES = ("name", "group_name")
 
@@ -38,7 +38,7 @@ class TieSplitOverGroups(Rule):
     needs = (Section.OPTIMIZER, Section.MODEL)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         places_of = optimizer.held_by_parameter()
         index = {parameter.identity: number for number, parameter in enumerate(optimizer.parameters)}
         for left, right in copies(facts):
@@ -61,11 +61,11 @@ class TieSplitOverGroups(Rule):
 
 def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
     """Pairs of different live parameters that have to stay equal."""
-    assert facts.model is not None
-    optimizer = optimizer_of(facts)
+    model = facts.require(Section.MODEL)
+    optimizer = facts.require(Section.OPTIMIZER)
     names = {alias: parameter for parameter in optimizer.parameters for alias in parameter.aliases}
     seen: set[tuple[int, int]] = set()
-    for target, source in (*wanted_pairs(facts.model).items(), *_same_origin(facts)):
+    for target, source in (*wanted_pairs(model).items(), *_same_origin(facts)):
         left, right = names.get(target), names.get(source)
         if left is not None and right is not None and left.identity != right.identity:
             pair = (left.identity, right.identity)

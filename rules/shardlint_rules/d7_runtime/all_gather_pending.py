@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import RuntimeFacts
 
-from ._words import runtime_of
-
 
 class AllGatherPending(Rule):
     """
@@ -37,7 +35,7 @@ class AllGatherPending(Rule):
     related_config = ("forward_prefetch", "backward_prefetch")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         if not any(unit.sharded for unit in runtime.units):
             return
         if not runtime.optimizer_stepped and runtime.raised:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
-from shardlint.names import glob_matches
-from shardlint_rules._words import counted
+from shardlint.names import counted, glob_matches, listed
 
-from ._words import after_backward, listed, runtime_of
+from ._traces import after_backward
 
 
 class ModalityWithoutGradient(Rule):
@@ -37,7 +36,7 @@ class ModalityWithoutGradient(Rule):
     related_config = ("contract.data.modality-fields", "contract.data.modality-parameters")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime, contract = runtime_of(facts), facts.contract
+        runtime, contract = facts.require(Section.RUNTIME), facts.contract
         data = contract.data if contract is not None else None
         if data is None or not data.modality_parameters:
             return

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import GradientFacts, RuntimeFacts
 
-from ._words import runtime_of
-
 
 class NonFiniteGradient(Rule):
     """
@@ -34,7 +32,7 @@ class NonFiniteGradient(Rule):
     needs = (Section.RUNTIME,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         bad = [gradient for gradient in runtime.gradients if gradient.not_finite]
         origin = _first_met(runtime, bad)
         for bad_gradient in bad:

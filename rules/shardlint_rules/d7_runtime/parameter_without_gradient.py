@@ -9,10 +9,9 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
-from shardlint.names import glob_matches, pattern_of
-from shardlint_rules._words import counted
+from shardlint.names import counted, glob_matches, listed, pattern_of
 
-from ._words import after_backward, listed, runtime_of
+from ._traces import after_backward
 
 _NUMBERED_EXPERT = re.compile(r"experts?\.[0-9]+(?:\.|\Z)")
 _WHY_CUT = (
@@ -59,7 +58,7 @@ class ParameterWithoutGradient(Rule):
     options_type = UnusedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         missing = [gradient for gradient in runtime.gradients if not gradient.present and not self._declared(gradient)]
         missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
         if runtime.raised:  # when nothing at all has a graph, the backward itself raises

@@ -8,8 +8,6 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKin
 from shardlint.facts import StateEvent
 from shardlint.names import glob_matches
 
-from ._words import runtime_of
-
 
 class SharedStateOrder(Rule):
     """
@@ -37,7 +35,7 @@ class SharedStateOrder(Rule):
     related_config = ("contract.shared-state",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         declared = (
             {declared_state.name: declared_state.producers for declared_state in facts.contract.shared_state}
             if facts.contract

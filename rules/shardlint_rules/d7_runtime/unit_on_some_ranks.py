@@ -8,8 +8,6 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.facts import RankDifference, UnitFacts
 from shardlint.names import ranges
 
-from ._words import runtime_of
-
 
 class UnitOnSomeRanks(Rule):
     """
@@ -37,8 +35,7 @@ class UnitOnSomeRanks(Rule):
     needs = (Section.RUNTIME, Section.RANKS)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        ranks, runtime = facts.ranks, runtime_of(facts)
-        assert ranks is not None
+        ranks, runtime = facts.require(Section.RANKS), facts.require(Section.RUNTIME)
         traced = set(ranks.runtime_traced)
         if not any(len(traced.intersection(group)) > 1 for group in ranks.compared):
             raise NotEvaluated("no two ranks that share a mesh or a reduction had a trace")

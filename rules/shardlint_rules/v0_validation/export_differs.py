@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
 from shardlint.weights import ExportUnknownError, check_export
+from shardlint_rules._files import READ_FILES
 
 _SEVERITY = {
     "reload": Severity.ERROR,
@@ -42,6 +43,7 @@ class ExportDiffers(HeavyRule):
     name = "export-differs"
     phase = Phase.V0
     severity = Severity.WARNING
+    tags = (READ_FILES,)
     related_config = ("checkpoint.renames",)
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:

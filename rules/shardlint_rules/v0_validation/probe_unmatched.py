@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.keys import Candidates
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 
 class ProbeUnmatched(Rule):
@@ -33,12 +33,12 @@ class ProbeUnmatched(Rule):
     related_config = ("contract.probes",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        assert facts.model is not None
-        names = tuple(alias for tensor in facts.model.parameters for alias in tensor.aliases)
+        contract = facts.require(Section.CONTRACT)
+        model = facts.require(Section.MODEL)
+        names = tuple(alias for tensor in model.parameters for alias in tensor.aliases)
         lost = [
             probe.glob
-            for probe in facts.contract.probes
+            for probe in contract.probes
             if probe.required and not any(fnmatchcase(name, probe.glob) for name in names)
         ]
         candidates = Candidates(names) if lost else None

@@ -64,7 +64,7 @@ from .sharding import (
     ShardingFacts,
     UnitFacts,
 )
-from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, NotEvaluated, Section
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
@@ -111,6 +111,7 @@ __all__ = [
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "NotEvaluated",
     "OptimizerFacts",
     "OptimizerInstance",
     "OwnershipFacts",
