@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
 from shardlint.facts import FileProblem
@@ -25,7 +26,7 @@ class FileProblemRule(Rule, abstract=True):
     """
 
     needs = (Section.CHECKPOINT,)
-    blocks = (f"tag:{WHOLE_CHECKPOINT}",)
+    blocks: ClassVar[tuple[str, ...]] = (f"tag:{WHOLE_CHECKPOINT}",)
     sayings: dict[str, str]
 
     def check(self, facts: Facts) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from shardlint import Facts
 
 
 @frozen(kw_only=True)
-class Side:
+class SideWords:
     """The words of messages that compare stored keys with what they are for."""
 
     model: str
@@ -21,7 +21,7 @@ class Side:
     is_as: str
 
 
-_LIVE = Side(
+_LIVE = SideWords(
     model="the live model",
     of_class="the live class",
     tensor="live tensor",
@@ -31,7 +31,7 @@ _LIVE = Side(
     not_there="which is not live",
     is_as="and live as",
 )
-_ARCHITECTURE = Side(
+_ARCHITECTURE = SideWords(
     model="the architecture",
     of_class="the architecture",
     tensor="tensor of the architecture",
@@ -43,6 +43,6 @@ _ARCHITECTURE = Side(
 )
 
 
-def side_of(facts: Facts) -> Side:
+def side_of(facts: Facts) -> SideWords:
     """The words for these facts: where a checkpoint was linted alone, its tensors are those of the architecture."""
     return _LIVE if facts.model is not None else _ARCHITECTURE

@@ -217,8 +217,8 @@ class Rule:
     One thing to look for. Subclass it, set the class attributes, write the page as the docstring, yield findings.
 
     `needs` are the sections without which the rule cannot be evaluated. `blocks` are selectors (codes, prefixes,
-    phases, `tag:` and a tag) of rules that make no sense once this one found an error: such a rule is a gate. `options_type` is an
-    attrs class with defaults for every field; the configured instance is `self.options`.
+    phases, `tag:` and a tag) of rules that make no sense once this one found an error: such a rule is a gate.
+    `options_type` is an attrs class with defaults for every field; the configured instance is `self.options`.
 
     A subclass with `abstract=True` in its class line is a base for rules, not a rule. Raises
     `RuleDefinitionError` when the class is created wrongly.

@@ -11,6 +11,7 @@ from ..facts import PlanFacts
 
 _WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
 _MANY, _FEW = 0.9, 0.1
+_EXPECTED_LEFTOVERS = ("derived", "other-state")
 
 
 @frozen
@@ -21,6 +22,7 @@ class NameChange:
     part: str
 
     def apply(self, key: str) -> str:
+        """Return the key after the change."""
         if self.kind == "add-prefix":
             return self.part + key
         if self.kind == "remove-prefix":
