@@ -103,7 +103,7 @@ def test_anything_else_is_refused_with_places(data):
     ("text", "message"),
     [
         ('extends: "a\\0b"\n', r"1:10: expected printable characters, got \x00"),
-        ('declare: {"\\ud800": 1}\n', "expected"),
+        ('lint: {options: {D301: {"\\ud800": 1}}}\n', "expected"),
         ("k" * 1000 + ": 1\n", "..."),
         ("k" * 100_000 + ": 1\n", "expected valid YAML"),
     ],

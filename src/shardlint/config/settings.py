@@ -64,7 +64,6 @@ class Settings:
     contract: FrozenDict | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()
     expert_axes: tuple[str, ...] = ()
-    declare: FrozenDict = EMPTY
     output_format: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
@@ -201,7 +200,6 @@ def _filled(settings: Settings, values: Value) -> Settings:
             allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
         ),
         expert_axes=tuple(bare.get("expert-axes") or ()),
-        declare=FrozenDict(_plain(values, "declare")),
         output_format=tuple(bare.get("report.output-format") or ()),
     )
 
