@@ -3,7 +3,8 @@
 import torch
 from attrs import evolve
 
-from shardlint.facts import ContractFacts, ContractProblem, Environment, FrozenDict, InvariantOutcome, ReplacementFacts
+from shardlint.contract import Contract, Invariant, Recipe, Replacement
+from shardlint.facts import ContractFacts, Environment, FrozenDict
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
 from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
@@ -16,22 +17,30 @@ from support.models import llama, rewrite, saved
 from ..live import facts_of
 
 
-def test_d101_beside_a_live_model():
-    outcome = InvariantOutcome(name="rope", phase="deployment", status="unsupported-phase")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(InvariantPhaseUnsupported, facts), "rope")
+def test_d101_an_invariant_of_a_phase_that_nobody_evaluates():
+    declared = Contract(invariants=(Invariant(name="rope", checker=lambda model: None, phase="deployment"),))
+    assert_findings(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=declared)), "rope")
+    sound = Contract(invariants=(Invariant(name="rope", checker=lambda model: None),))
+    assert_rule_clean(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=sound)))
 
 
-def test_d102_beside_a_live_model():
-    problem = ContractProblem(where="acme.contracts:llama", error="returned a dict")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", problems=(problem,)))
-    assert_findings(run_rule(ContractInvalid, facts), "acme.contracts:llama")
+def test_d102_a_recipe_that_changes_the_model():
+    model = llama()
+
+    def careless(model, name):
+        model.model.rotary_emb.inv_freq.zero_()
+        return model.model.rotary_emb.inv_freq.clone()
+
+    declared = Contract(recipes=(Recipe(buffer="**.inv_freq", recipe=careless),))
+    found = run_rule(ContractInvalid, facts_of(model, declared=declared))
+    assert found.findings
+    assert_rule_clean(run_rule(ContractInvalid, facts_of(llama(), declared=Contract())))
 
 
-def test_d103_beside_a_live_model():
-    lost = ReplacementFacts(pattern="model.layers.*.feed_forward", replacement="acme.FusedMLP")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", replacements=(lost,)))
-    assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.feed_forward")
+def test_d103_a_replacement_that_was_not_made():
+    lost, made = Replacement(pattern="model.layers.*.mlp", replacement="Fused*"), Replacement(pattern="model.norm")
+    facts = facts_of(llama(), declared=Contract(replacements=(lost, made)))
+    assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.mlp")
 
 
 def test_d104_a_class_of_ones_own_and_a_contract():

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import torch
 
+from shardlint.contract import Contract, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
-from shardlint.facts import ContractFacts, InvariantOutcome, ProbeFacts
+from shardlint.facts import ContractFacts, ProbeFacts
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.materialization_invariant_failed import MaterializationInvariantFailed
 from shardlint_rules.d4_materialization.meta_tensor_left import MetaTensorLeft
@@ -51,10 +52,15 @@ def test_d402_the_recipe_of_a_module():
     )
 
 
-def test_d403_beside_a_live_model():
-    outcome = InvariantOutcome(name="rope", phase="materialization", status="failed")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(MaterializationInvariantFailed, facts), "rope")
+def test_d403_a_checker_that_asks_the_live_model():
+    def checker(model):
+        return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
+
+    declared = Contract(invariants=(Invariant(name="layers", checker=checker, phase="materialization"),))
+    assert_rule_clean(run_rule(MaterializationInvariantFailed, facts_of(llama(), declared=declared)))
+    found = run_rule(MaterializationInvariantFailed, facts_of(llama(num_hidden_layers=3), declared=declared))
+    assert_findings(found, "layers")
+    assert found.findings[0].evidence == {"layers": 3}
 
 
 def test_d406_to_empty_unties():

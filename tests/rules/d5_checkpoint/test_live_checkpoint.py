@@ -6,8 +6,9 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
 
+from shardlint.contract import Contract, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
-from shardlint.facts import ContractFacts, ConversionFacts, InvariantOutcome, LoadFacts
+from shardlint.facts import ConversionFacts, LoadFacts
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d5_checkpoint.checkpoint_invariant_failed import CheckpointInvariantFailed
 from shardlint_rules.d5_checkpoint.conversion_not_reversible import ConversionNotReversible
@@ -104,10 +105,15 @@ def test_d502_recorded_conversions():
     assert_findings(run_rule(ConversionNotReversible, facts), "mlp.experts")
 
 
-def test_d503_beside_a_live_model():
-    outcome = InvariantOutcome(name="norms", phase="checkpoint", status="failed")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(CheckpointInvariantFailed, facts), "norms")
+def test_d503_a_checker_that_asks_the_live_model():
+    def checker(model):
+        return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
+
+    declared = Contract(invariants=(Invariant(name="layers", checker=checker, phase="checkpoint"),))
+    assert_rule_clean(run_rule(CheckpointInvariantFailed, facts_of(llama(), declared=declared)))
+    found = run_rule(CheckpointInvariantFailed, facts_of(llama(num_hidden_layers=3), declared=declared))
+    assert_findings(found, "layers")
+    assert found.findings[0].evidence == {"layers": 3}
 
 
 def test_d504_a_transposed_matrix(tmp_path):
