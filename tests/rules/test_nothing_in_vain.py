@@ -28,7 +28,29 @@ CLASSES = {
 }
 FIELDS = {(name, field.name) for name, kind in CLASSES.items() for field in attrs.fields(kind)}
 # What packs may want to know and no rule of ours does. A field that comes to be read has to leave the list.
-FOR_PACKS = {}
+FOR_PACKS = {
+    "AdapterFacts.base_type",
+    "ContractFacts.placeholders",
+    "FileFacts.header_bytes",
+    "HeldTensor.has_state",
+    "LoadFacts.loader",
+    "MeshFacts.device_type",
+    "ModelFacts.aliases_cut",
+    "ModelFacts.cycles",
+    "ModuleFacts.forward_signature",
+    "ModuleFacts.training",
+    "OptimizerInstance.wrappers",
+    "PlanFacts.loader",
+    "PlanFacts.round_trips_checked",
+    "ShardingFacts.expert_axes",
+    "TracedUnit.why_unobserved",
+    "UnitEvent.within",
+    "UnitFacts.classes",
+    "UnitFacts.hooks_alive",
+    "UnitFacts.is_root",
+    "ValuesFacts.skipped",
+    "WrapperFacts.wrapped_type",
+}
 CONTRACT_FACTS = {
     "contract": "ContractFacts",
     "contract.probes[]": "ProbeFacts",

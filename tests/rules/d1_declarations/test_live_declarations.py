@@ -1,5 +1,6 @@
 """The D1 rules on live models."""
 
+import pytest
 import torch
 from attrs import evolve
 
@@ -12,11 +13,13 @@ from shardlint_rules.d1_declarations.invariant_phase_unsupported import Invarian
 from shardlint_rules.d1_declarations.replacement_unmatched import ReplacementUnmatched
 from shardlint_rules.d1_declarations.tie_declaration_broken import TieDeclarationBroken
 from shardlint_rules.d1_declarations.tie_flags_disagree import TieFlagsDisagree
+from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
 from support.models import llama, rewrite, saved
 
 from ..live import facts_of
 
 
+@pytest.mark.live("D101")
 def test_d101_an_invariant_of_a_phase_that_nobody_evaluates():
     declared = Contract(invariants=(Invariant(name="rope", checker=lambda model: None, phase="deployment"),))
     assert_findings(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=declared)), "rope")
@@ -24,6 +27,7 @@ def test_d101_an_invariant_of_a_phase_that_nobody_evaluates():
     assert_rule_clean(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=sound)))
 
 
+@pytest.mark.live("D102")
 def test_d102_a_recipe_that_changes_the_model():
     model = llama()
 
@@ -37,12 +41,14 @@ def test_d102_a_recipe_that_changes_the_model():
     assert_rule_clean(run_rule(ContractInvalid, facts_of(llama(), declared=Contract())))
 
 
+@pytest.mark.live("D103")
 def test_d103_a_replacement_that_was_not_made():
     lost, made = Replacement(pattern="model.layers.*.mlp", replacement="Fused*"), Replacement(pattern="model.norm")
     facts = facts_of(llama(), declared=Contract(replacements=(lost, made)))
     assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.mlp")
 
 
+@pytest.mark.live("D104")
 def test_d104_a_class_of_ones_own_and_a_contract():
     class Net(torch.nn.Module):
         _keep_in_fp32_modules = ("norm", "router")
@@ -55,6 +61,7 @@ def test_d104_a_class_of_ones_own_and_a_contract():
     assert_findings(run_rule(DeclarationMatchesNothing, facts_of(Net(), contract=contract)), "router", "value_head.*")
 
 
+@pytest.mark.live("D105")
 def test_d105_a_mapping_that_names_no_parameter():
     model = llama(tie_word_embeddings=True)
     type_before = type(model)._tied_weights_keys
@@ -75,6 +82,7 @@ def test_d105_the_form_of_an_older_library():
     assert_rule_clean(run_rule(TieDeclarationBroken, old))
 
 
+@pytest.mark.live("D106")
 def test_d106_nested_flags(tmp_path):
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -100,3 +108,10 @@ def test_d106_nested_flags(tmp_path):
     rewrite(tmp_path, lambda tensors: [tensors.pop(key) for key in list(tensors) if key.endswith("lm_head.weight")])
     broken, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert_findings(run_rule(TieFlagsDisagree, disagreeing(broken, info)), "lm_head.weight")
+
+
+@pytest.mark.live("D107")
+def test_d107_a_wrap_class_that_no_module_has():
+    facts = facts_of(llama())
+    assert run_rule(WrapClassMissing, facts, classes=("MistralDecoderLayer",)).findings
+    assert_rule_clean(run_rule(WrapClassMissing, facts, classes=("LlamaDecoderLayer",)))

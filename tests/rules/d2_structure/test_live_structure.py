@@ -2,6 +2,7 @@
 
 import traceback
 
+import pytest
 import torch
 
 from shardlint.contract import Contract, DataPipeline, DataSemantics, DataStage, Invariant
@@ -22,6 +23,7 @@ from support.models import llama
 from ..live import facts_of
 
 
+@pytest.mark.live("D201")
 def test_d201_blocks_every_other_rule():
     try:
         llama(num_attention_heads=3, hidden_act="no such activation")
@@ -36,6 +38,7 @@ def test_d201_blocks_every_other_rule():
     assert_findings(run_rule(ModelBuildFailed, Facts(build=build)), "tests:llama")
 
 
+@pytest.mark.live("D202")
 def test_d202_a_checker_that_asks_the_live_model():
     def checker(model):
         return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
@@ -47,6 +50,7 @@ def test_d202_a_checker_that_asks_the_live_model():
     assert found.findings[0].evidence == {"layers": 3}
 
 
+@pytest.mark.live("D203")
 def test_d203_a_lazy_module_and_a_marked_one():
     class FusedPlaceholder(torch.nn.Module):
         def forward(self, hidden):
@@ -57,6 +61,7 @@ def test_d203_a_lazy_module_and_a_marked_one():
     assert_findings(run_rule(PlaceholderLeft, facts_of(model)), "model.layers.1.mlp")
 
 
+@pytest.mark.live("D204")
 def test_d204_two_stages_of_a_pipeline_claim_one_field():
     def pipeline(*fields):
         stages = (DataStage(name="tokenize", fields=("labels",)), DataStage(name="pack", fields=fields))
@@ -66,6 +71,7 @@ def test_d204_two_stages_of_a_pipeline_claim_one_field():
     assert_rule_clean(run_rule(ForwardFieldCollision, pipeline("position_ids")))
 
 
+@pytest.mark.live("D205")
 def test_d205_a_pipeline_that_does_not_keep_the_contract():
     declared = Contract(data=DataSemantics(labels_shifted=False, runtime_fields=("cu_seqlens",)))
     facts = facts_of(llama(), declared=declared, data=DataPipeline(labels_shifted=True))

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from shardlint.contract import Contract, Invariant
@@ -18,6 +19,7 @@ from support.models import bert, gpt2, llama, rewrite, saved, t5
 from ..live import facts_of
 
 
+@pytest.mark.live("D401")
 def test_d401_a_parameter_and_a_buffer_left_on_meta_gate_validation():
     model = llama()
     model.model.norm.weight = torch.nn.Parameter(torch.empty(16, device="meta"))
@@ -36,6 +38,7 @@ def test_d401_a_tied_model_wholly_on_meta():
     assert len(found.findings) == len(set(model.parameters())) + len(set(model.buffers()))
 
 
+@pytest.mark.live("D402")
 def test_d402_the_recipe_of_a_module():
     model = llama()
     rotary = model.model.rotary_emb
@@ -52,6 +55,7 @@ def test_d402_the_recipe_of_a_module():
     )
 
 
+@pytest.mark.live("D403")
 def test_d403_a_checker_that_asks_the_live_model():
     def checker(model):
         return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
@@ -74,6 +78,7 @@ def test_d406_to_empty_unties():
         assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
 
 
+@pytest.mark.live("D406")
 def test_d406_a_replaced_embedding_among_several_ties():
     model = t5()
     assert_rule_clean(run_rule(TieNotReal, facts_of(model)))

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
@@ -70,6 +71,7 @@ def test_d501_experts_behind_a_conversion(tmp_path):
     assert_findings(run_rule(CoverageIncomplete, facts_of(loaded, tmp_path, info)), *lost)
 
 
+@pytest.mark.live("D501")
 def test_d501_a_new_head_is_a_warning(tmp_path):
     from transformers import BertForSequenceClassification
 
@@ -97,6 +99,7 @@ def test_d501_causal_masks_of_old_checkpoints(tmp_path):
     assert_rule_clean(run_rule(CoverageIncomplete, facts_of(model, tmp_path)))
 
 
+@pytest.mark.live("D502")
 def test_d502_recorded_conversions():
     reverse = ConversionFacts(
         qualified_type="acme.OneWay", targets=("mlp.experts",), reverse_error="NotImplementedError"
@@ -105,6 +108,7 @@ def test_d502_recorded_conversions():
     assert_findings(run_rule(ConversionNotReversible, facts), "mlp.experts")
 
 
+@pytest.mark.live("D503")
 def test_d503_a_checker_that_asks_the_live_model():
     def checker(model):
         return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
@@ -116,6 +120,7 @@ def test_d503_a_checker_that_asks_the_live_model():
     assert found.findings[0].evidence == {"layers": 3}
 
 
+@pytest.mark.live("D504")
 def test_d504_a_transposed_matrix(tmp_path):
     model = llama()
     saved(model, tmp_path)
@@ -142,6 +147,7 @@ def test_d505_truncated_pointer_and_missing(tmp_path):
     assert len(run_rule(ShardFileMissing, facts_of(model, tmp_path)).findings) == 3
 
 
+@pytest.mark.live("D506")
 def test_d506_the_wrong_shard_and_an_unnamed_key(tmp_path):
     model = llama()
     saved(model, tmp_path)
@@ -159,6 +165,7 @@ def test_d506_the_wrong_shard_and_an_unnamed_key(tmp_path):
     assert len(run_rule(IndexHeaderDisagree, facts_of(model, tmp_path)).findings) == 2
 
 
+@pytest.mark.live("D515")
 def test_d515_overlapping_ranges(tmp_path):
     model = bert()
     saved(model, tmp_path, "1GB")
@@ -176,6 +183,7 @@ def test_d515_overlapping_ranges(tmp_path):
     assert run_rule(HeaderCorrupt, facts_of(model, tmp_path)).findings
 
 
+@pytest.mark.live("D505")
 def test_d505_a_stray_broken_file_blocks_nothing(tmp_path):
     model = llama()
     saved(model, tmp_path)

@@ -41,8 +41,7 @@ class OversizedTensor(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         """Yield every parameter above the limit."""
-        assert facts.model is not None  # `needs` says so
-        for tensor in facts.model.parameters:
+        for tensor in facts.require(Section.MODEL).parameters:
             if tensor.numel > self.options.limit:
                 yield self.finding(
                     subject=tensor.fqn,
