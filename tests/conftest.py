@@ -16,7 +16,7 @@ def _forget_modules_of_temporary_folders(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _rules_find_something_in_live_objects(request, monkeypatch):
-    """Hold a test to its mark `live(codes)`: while it runs, facts are collected and each of the rules finds something."""
+    """Hold a test to its mark `live(codes)`: it collects facts, and each of the rules finds something in them."""
     mark = request.node.get_closest_marker("live")
     if mark is None:
         yield

@@ -7,13 +7,13 @@ from attrs import evolve
 from shardlint.contract import Contract, Invariant, Recipe, Replacement
 from shardlint.facts import ContractFacts, Environment, FrozenDict
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
+from shardlint_rules.d1_declarations.base_prefix_dangling import BasePrefixDangling
 from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
 from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
 from shardlint_rules.d1_declarations.invariant_phase_unsupported import InvariantPhaseUnsupported
 from shardlint_rules.d1_declarations.replacement_unmatched import ReplacementUnmatched
 from shardlint_rules.d1_declarations.tie_declaration_broken import TieDeclarationBroken
 from shardlint_rules.d1_declarations.tie_flags_disagree import TieFlagsDisagree
-from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
 from support.models import llama, rewrite, saved
 
 from ..live import facts_of
@@ -111,7 +111,10 @@ def test_d106_nested_flags(tmp_path):
 
 
 @pytest.mark.live("D107")
-def test_d107_a_wrap_class_that_no_module_has():
-    facts = facts_of(llama())
-    assert run_rule(WrapClassMissing, facts, classes=("MistralDecoderLayer",)).findings
-    assert_rule_clean(run_rule(WrapClassMissing, facts, classes=("LlamaDecoderLayer",)))
+def test_d107_keys_of_a_base_model_whose_prefix_leads_nowhere(tmp_path, monkeypatch):
+    model = llama()
+    saved(model.model, tmp_path)
+    assert_rule_clean(run_rule(BasePrefixDangling, facts_of(model, tmp_path)))
+    monkeypatch.setattr(type(model), "base_model_prefix", "backbone")
+    (finding,) = run_rule(BasePrefixDangling, facts_of(model, tmp_path)).findings
+    assert (finding.evidence["prefix"], finding.evidence["attribute"]) == ("backbone", "model")
