@@ -32,7 +32,7 @@ class OptionInert(Rule):
     probes, fields replicated along context parallelism, and deterministic replay. For each run option that the rule's
     options declare, looks for what it should have caused: with `prefetch`, units with prefetch targets; with
     `rank0-loading`, meta tensors on the other ranks before the model is sharded; with `loads-checkpoint`, the report of
-    a load. Nothing is checked that nobody declared.
+    a load. Only what was declared is checked.
 
     ## Why it is unsafe
     An option that is misspelt, read too late, or ignored by this code path is believed to be in force. The run is
