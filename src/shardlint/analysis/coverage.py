@@ -29,6 +29,7 @@ from ..facts import (
     TensorPlan,
 )
 from ..rule import NotEvaluated
+from .contract_globs import exclusions_of
 from .keys import (
     KeyResolver,
     config_cuts,
@@ -36,7 +37,6 @@ from .keys import (
     is_adapter,
     layer_counts,
     list_lengths,
-    matches_any,
     root_declaration,
     unread_files,
     without_adapter,
@@ -340,9 +340,8 @@ class _Targets:
     """Classifies live keys."""
 
     def __init__(self, facts: Facts, model: ModelFacts, filled: _Filled, heads: _Heads) -> None:
-        contract = facts.contract
         self._filled = filled
-        self._training_only = contract.training_only_targets if contract else ()
+        self._exclusions = exclusions_of(facts.contract)
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
         self._new_head = heads.is_new
         self._adapter = is_adapter(model)
@@ -354,7 +353,7 @@ class _Targets:
     def classify(self, name: str, tensor: TensorFacts) -> TargetClass:
         if self._filled.has(name):
             return self._filled.how(name)
-        if any(matches_any(glob, (name,)) for glob in self._training_only):
+        if self._exclusions.of_tensor(name):
             return TargetClass.TRAINING_ONLY_INITIALIZATION
         others = [*tensor.aliases, *self._partner.get(name, ())]
         if any(self._filled.has(other) for other in others if other != name):
@@ -370,8 +369,8 @@ class _StoredKeys:
     """Classifies stored keys that no live tensor took."""
 
     def __init__(self, facts: Facts, model: ModelFacts, heads: _Heads) -> None:
-        contract, checkpoint = facts.contract, facts.checkpoint
-        self._inference_only = contract.inference_only_sources if contract else ()
+        checkpoint = facts.checkpoint
+        self._exclusions = exclusions_of(facts.contract)
         self._ignored = _class_patterns(model, "ignore_on_load_unexpected")
         self._unused_head = heads.is_unused
         self._resolver = KeyResolver(model)
@@ -384,7 +383,7 @@ class _StoredKeys:
         self._layer_counts = layer_counts(model.config) if stored_config is None or facts.model is None else set()
 
     def classify(self, key: str) -> SourceClass:
-        if any(matches_any(glob, (key,)) for glob in self._inference_only):
+        if self._exclusions.of_key(key):
             return SourceClass.INFERENCE_ONLY_EXCLUSION
         if self._ignored and self._ignored.search(key):
             return SourceClass.IGNORED_BY_CLASS

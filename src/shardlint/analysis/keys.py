@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import define, field
 
 from ..facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
-from ..names import closest, compile_glob
+from ..names import closest
 
 _NUMBER = re.compile(r"[0-9]+")
 _POOL = 200  # patterns compared with one name: difflib is quadratic, and real families have far fewer
@@ -26,16 +25,6 @@ def root_declaration(model: ModelFacts) -> ClassDeclaration | None:
 def is_adapter(model: ModelFacts) -> bool:
     """Whether PEFT modules stand in the tree, so that live names differ from those of the base checkpoint."""
     return any(module.qualified_type.startswith("peft.") for module in model.modules)
-
-
-def matches_any(glob: str, names: Iterable[str]) -> bool:
-    """
-    Whether a contract's glob matches one of the names: as `fnmatch` does, or segment by segment with `**`.
-
-    Both are read, case-sensitively, because both are written: `model.layers.*` covers everything below in the first.
-    """
-    segments = compile_glob(glob)
-    return any(fnmatchcase(name, glob) or segments.match(name) is not None for name in names)
 
 
 class KeyResolver:

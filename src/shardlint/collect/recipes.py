@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.keys import matches_any
+from ..analysis.contract_globs import matches_any
 from ..boxes import PARTIAL, DimRanges, replay, shape_of
 from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, ModelFacts, TensorPlan
 from ..loading.live_names import from_model_facts, is_adapted, unwrapped
 from ..loading.loader import PlanUnknownError
 from ..loading.plan import is_pretrained
-from ..loading.planner import Exclusions, LiveModel, make_plan
+from ..loading.planner import LiveModel, make_plan
 from ..loading.recorded_conversions import Derived, recorded_list, recorded_stages
 from ..loading.stages import LoadStages, load_stages, staged_checkpoint, with_tensors
 from ..names import collapse_exactly, pattern_of

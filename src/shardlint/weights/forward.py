@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from ..introspect.walk import Walk, walk
 from ..loading.identity_loader import IdentityLoader
 from ..loading.live_names import from_model_facts, is_adapted, unwrapped
 from ..loading.loader import Converted, Loader, PlanUnknownError
 from ..loading.plan import is_pretrained, live_quantizer, nested_plan
-from ..loading.planner import Exclusions, make_plan
+from ..loading.planner import make_plan
 from ..loading.recorded_conversions import pristine
 from ..loading.stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
 from ..loading.transformers_loader import TransformersLoader
