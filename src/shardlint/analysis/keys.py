@@ -10,6 +10,7 @@ from attrs import define, field
 
 from ..facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
 from ..names import closest
+from .wrapper_names import without_adapter
 
 _NUMBER = re.compile(r"[0-9]+")
 _POOL = 200  # patterns compared with one name: difflib is quadratic, and real families have far fewer
@@ -54,14 +55,6 @@ class KeyResolver:
             if key.startswith(self.prefix):
                 yield key[len(self.prefix) :]
             yield self.prefix + key
-
-
-def without_adapter(name: str) -> str:
-    """Return the name that a tensor has in the base model, without what PEFT puts around it."""
-    plain = name.removeprefix("base_model.model.")
-    for segment in (".base_layer.", ".original_module."):
-        plain = plain.replace(segment, ".")
-    return plain
 
 
 def identity_reason(facts: Facts) -> str | None:
