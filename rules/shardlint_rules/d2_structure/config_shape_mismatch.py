@@ -8,6 +8,7 @@ from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
+from shardlint.names import owner_of
 from shardlint_rules._words import counted
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
@@ -160,7 +161,7 @@ class ConfigShapeMismatch(Rule):
             subject=tensor.fqn,
             message=f"the configuration says {name} = {wanted}, found {found}",
             evidence={"config": name, "value": wanted, "shape": tensor.shape},
-            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
             key=name,
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardlint.facts import Facts, LayoutFacts, MeshFacts, OwnershipFacts, ShardingFacts
+from shardlint.names import listed as names_listed
 from shardlint.names import natural_key, ranges
 
 SHOWN = 8
@@ -20,9 +21,7 @@ def sharding_of(facts: Facts) -> ShardingFacts:
 
 def listed(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    ordered = sorted(set(names), key=natural_key)
-    more = len(ordered) - SHOWN
-    return ", ".join(ordered[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return names_listed(sorted(set(names), key=natural_key), SHOWN)
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:

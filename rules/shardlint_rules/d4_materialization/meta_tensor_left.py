@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.contract_globs import first_match
+from shardlint.names import owner_of
 
 
 class MetaTensorLeft(Rule):
@@ -47,5 +48,5 @@ class MetaTensorLeft(Rule):
                 subject=tensor.fqn,
                 message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
                 evidence={**aliases, "shape": tensor.shape, "dtype": tensor.dtype},
-                owner=tensor.fqn.rpartition(".")[0] or "<root>",
+                owner=owner_of(tensor.fqn),
             )

@@ -9,7 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.wrapper_names import is_saved_copy
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint.names import glob_matches
+from shardlint.names import glob_matches, owner_of
 from shardlint_rules._words import counted
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
@@ -83,7 +83,7 @@ class NeverWritten(Rule):
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",
             evidence={"unwritten": seen.unwritten, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
             ranks=ranks,
         )
 
@@ -94,7 +94,7 @@ class NeverWritten(Rule):
             severity=Severity.WARNING if full else Severity.INFO,
             message=f"looks as if nobody wrote it: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
         )
 
 

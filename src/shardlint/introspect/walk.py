@@ -126,11 +126,6 @@ def smallest(names: list[str]) -> str:
     return names[0] if len(names) == 1 else min(names, key=natural_key)
 
 
-def joined(prefix: str, name: str) -> str:
-    """`prefix.name`, or `name` below the root."""
-    return f"{prefix}.{name}" if prefix else name
-
-
 def registry(module: Any, name: str) -> Mapping[Any, Any]:
     """One of a module's own registries (`_modules`, `_parameters`, `_buffers`), empty when there is none."""
     try:

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import CheckpointFacts, FrozenDict, thaw
+from ..names import first_line
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
 from .transformers_loader import version
@@ -74,7 +75,7 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
 
 
 def _not_built(error: Exception) -> PlanUnknownError:
-    text = (str(error).splitlines() or [""])[0][:200]
+    text = first_line(error)
     return PlanUnknownError(f"the architecture of config.json cannot be built: {type(error).__name__}: {text}")
 
 

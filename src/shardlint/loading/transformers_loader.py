@@ -15,6 +15,7 @@ from typing import Any
 from ..analysis.wrapper_names import without_wrappers
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
+from ..names import first_line
 from .loader import Converted, Ignored, LoadRecipe, PlannedTarget, PlanUnknownError, Routes
 from .recorded_conversions import pristine, recorded_list, signature
 
@@ -40,7 +41,7 @@ def guarded(what: str, call: Callable[[], Any]) -> Any:
     except PlanUnknownError:
         raise
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0][:200]
+        text = first_line(error)
         raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
 
 
@@ -172,7 +173,7 @@ class TransformersLoader:
         try:
             return self._convert(name, conversion, parts, dtype)
         except Exception as error:
-            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            text = first_line(error, kind=True)
             if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
                 return Converted({name: None}, "")  # it needs values: no defect of the checkpoint
             return Converted({}, text)

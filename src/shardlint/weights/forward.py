@@ -26,6 +26,7 @@ from ..loading.planner import make_plan
 from ..loading.recorded_conversions import pristine
 from ..loading.stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
 from ..loading.transformers_loader import TransformersLoader
+from ..names import first_line
 from .conversions import ConversionGroup, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .storage.dcp import read_folder
@@ -181,7 +182,7 @@ class FollowedRules(TransformersLoader):
         except Untrackable as error:
             return self._group(name, recipe, parts, wanted, str(error))
         except Exception as error:  # whatever a conversion raises while loading
-            return Converted({}, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
+            return Converted({}, first_line(error, kind=True))
         self.regions.update(found)
         return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
 
