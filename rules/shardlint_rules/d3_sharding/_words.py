@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from shardlint.facts import Facts, LayoutFacts, MeshFacts, OwnershipFacts, ShardingFacts
 from shardlint.names import listed as names_listed
@@ -65,17 +64,6 @@ def axes_that_shard(sharding: ShardingFacts, layout: LayoutFacts, dim: int) -> I
 def axis_name(mesh: MeshFacts, index: int) -> str:
     """The name of a mesh axis, its number when the mesh has no names."""
     return mesh.axes[index] if index < len(mesh.axes) else f"axis {index}"
-
-
-def config_value(config: Mapping[str, Any] | None, *names: str) -> int | None:
-    """The first of the config's whole numbers under these names, also below `text_config`; None when it has none."""
-    for holder in (config, (config or {}).get("text_config")):
-        if isinstance(holder, Mapping):
-            for name in names:
-                value = holder.get(name)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                    return value
-    return None
 
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -10,6 +10,7 @@ from attrs import define, field
 
 from ..facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
 from ..names import closest
+from .model_config import all_integers, is_quantised
 from .wrapper_names import without_adapter
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -71,7 +72,7 @@ def identity_reason(facts: Facts) -> str | None:
         return "the checkpoint holds an adapter, not the tensors of the model"
     if checkpoint.format not in ("safetensors", "safetensors-sharded"):
         return f"a checkpoint in the format {checkpoint.format} has no headers whose names could be compared"
-    if any(_quantised(config) for config in (model.config, checkpoint.config)):
+    if any(is_quantised(config) for config in (model.config, checkpoint.config)):
         return "the checkpoint is quantised: a live tensor may be stored as several"
     if model.key_mapping == "identity":
         return None
@@ -80,10 +81,6 @@ def identity_reason(facts: Facts) -> str | None:
     if model.key_mapping is None:
         return "nobody knows whether a conversion maps the checkpoint's keys to the live names"
     return "a conversion maps the checkpoint's keys to the live names, and no load report tells what it did"
-
-
-def _quantised(config: Mapping[str, Any] | None) -> bool:
-    return bool(config and config.get("quantization_config"))
 
 
 def unread_files(checkpoint: CheckpointFacts) -> tuple[str, ...]:
@@ -109,21 +106,13 @@ def list_lengths(names: Iterable[str]) -> dict[str, int]:
 
 def config_cuts(live: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> set[int]:
     """The live values of integer settings that are smaller in the live configuration than in the stored one."""
-    before, after = dict(_integers(stored or {})), dict(_integers(live or {}))
+    before, after = dict(all_integers(stored or {})), dict(all_integers(live or {}))
     return {value for key, value in after.items() if value < before.get(key, value)}
-
-
-def _integers(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _integers(value, f"{prefix}{key}.")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield prefix + key, value
 
 
 def layer_counts(config: Mapping[str, Any] | None) -> set[int]:
     """The values of the settings of a configuration that count layers."""
-    return {value for key, value in _integers(config or {}) if "layer" in key or key.endswith(("depth", "depths"))}
+    return {value for key, value in all_integers(config or {}) if "layer" in key or key.endswith(("depth", "depths"))}
 
 
 @define

@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve
 
 from ..analysis.contract_globs import Exclusions
+from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..checkpoint.byte_compare import ByteComparer
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
@@ -152,13 +153,13 @@ def _holds_codes(model: Any) -> bool:
 
 def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import dequantizer, quantization_settings
+    from .meta_model import dequantizer
     from .transformers_loader import guarded
 
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None:
         return quantizer
-    settings = quantization_settings(checkpoint.config)
+    settings = quantisation_settings(checkpoint.config, LOADED_QUANTISATION)
     if settings is None or _holds_codes(model):
         return None
     return guarded("planning a dequantising load", lambda: dequantizer(settings))
