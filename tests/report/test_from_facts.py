@@ -41,9 +41,7 @@ def test_metadata_names_model_checkpoint_and_contract():
 
 
 def test_a_collector_that_failed_is_a_finding():
-    problem = CollectionProblem(
-        collector="acme", section="model", error_type="ValueError", error="no", pack="acme-pack"
-    )
+    problem = CollectionProblem(collector="acme", section="model", error_type="ValueError", error="no", pack="acme")
     (finding,) = collection_findings(Facts(problems=(problem,)))
     assert (finding.code, finding.subject) == ("SL002", "acme")
     assert "ValueError: no" in finding.message
