@@ -21,7 +21,7 @@ from .engine.runner import SelectedRule, evaluate, sort_findings
 from .engine.suppressions import Suppressed, apply_suppressions
 from .facts import Facts, Section
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
-from .report.from_facts import collection_findings, coverage_of, metadata_of
+from .report.from_facts import collection_findings, coverage_mapping, metadata_of
 from .report.model import Report, untrusted, verdict_of
 from .rule import Cost, Severity
 from .target import LiveTarget, Target
@@ -95,7 +95,7 @@ class Session:
             outcomes=outcomes,
             blocked_by=blocked_by,
             metadata=metadata_of(facts, self.registry),
-            coverage=coverage_of(facts),
+            coverage=coverage_mapping(facts),
             seconds=time.perf_counter() - started,
         )
         return LintRun(report=report, suppressed=hidden)

@@ -306,7 +306,7 @@ class FastChild(Fast):
         ("**.1", "*", ("layers.1",)),
         ("*.1", "Fast", ("layers.1",)),
         ("Fast", "*Child", ("layers.10",)),
-        ("layers.*", "*test_contracts.Fast", ("layers.1", "layers.10")),
+        ("layers.*", "**.test_contracts.Fast", ("layers.1", "layers.10")),
         ("layers.0", "Fast", ()),
         ("gone.*", "Fast", ()),
     ],

@@ -33,7 +33,7 @@ def slopes(model, fqn):
     return 2.0 ** -torch.arange(1.0, 5.0)
 
 
-def facts_of(model, recipe, buffer="*slopes"):
+def facts_of(model, recipe, buffer="**.*slopes"):
     contract = Contract(recipes=[Recipe(buffer=buffer, recipe=recipe)])
     return collect(Target(model=model, contract=contract))
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.model_config import own_number, text_part
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
+from shardlint.names import owner_of
 from shardlint_rules._words import counted
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
@@ -24,7 +26,6 @@ _TOKEN_IDS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
 )
-_INNER = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
 
 
 class ConfigShapeMismatch(Rule):
@@ -60,7 +61,7 @@ class ConfigShapeMismatch(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         model = facts.model
         assert model is not None
-        config = _text_part(model.config or EMPTY)
+        config = text_part(model.config or EMPTY)
         if config is None:
             return
         yield from self.embeddings(facts, model, config)
@@ -78,7 +79,7 @@ class ConfigShapeMismatch(Rule):
             return
         tensor = tables[0]
         rows, width = tensor.shape
-        vocabulary, hidden = _number(config, "vocab_size"), _number(config, "hidden_size", "d_model", "n_embd")
+        vocabulary, hidden = own_number(config, "vocab_size"), own_number(config, "hidden_size", "d_model", "n_embd")
         if vocabulary is not None and rows < vocabulary:
             yield self.differs("vocab_size", vocabulary, tensor, f"{rows} rows")
         if hidden is not None and width != hidden and width not in _numbers(config, "embed"):
@@ -95,7 +96,7 @@ class ConfigShapeMismatch(Rule):
 
     def token_ids(self, facts: Facts, config: Mapping[str, Any], embedding: TensorFacts) -> Iterator[Finding]:
         generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
-        vocabulary = _number(config, "vocab_size")
+        vocabulary = own_number(config, "vocab_size")
         if generation is None or _numbers(config, "vocab") - {vocabulary}:
             return  # with several vocabularies it is not known which one an id is of
         rows = embedding.shape[0]
@@ -112,12 +113,12 @@ class ConfigShapeMismatch(Rule):
                 )
 
     def layers(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = _number(config, *_LAYERS)
+        wanted = own_number(config, *_LAYERS)
         blocks = _blocks(model)
         if wanted is None or len(blocks) != 1:
             return
         ((prefix, indices),) = blocks.items()
-        extra = _number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
+        extra = own_number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
         counts = {
             len(value) if isinstance(value, tuple) else value for key in _LAYER_LISTS if (value := config.get(key))
         }
@@ -133,9 +134,9 @@ class ConfigShapeMismatch(Rule):
             )
 
     def heads(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        heads, hidden = _number(config, *_HEADS), _number(config, "hidden_size", "d_model", "n_embd")
-        size = _number(config, "head_dim") or (hidden // heads if heads and hidden else None)
-        key_values = _number(config, "num_key_value_heads") or heads
+        heads, hidden = own_number(config, *_HEADS), own_number(config, "hidden_size", "d_model", "n_embd")
+        size = own_number(config, "head_dim") or (hidden // heads if heads and hidden else None)
+        key_values = own_number(config, "num_key_value_heads") or heads
         several = _numbers(config, "head_dim") - {size} or _numbers(config, "key_value_heads") - {key_values}
         if heads is None or size is None or key_values is None or several:
             return
@@ -147,7 +148,7 @@ class ConfigShapeMismatch(Rule):
             yield self.differs("num_key_value_heads", key_values, keys, _not_heads(keys, key_values, size))
 
     def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = _number(config, *_EXPERTS)
+        wanted = own_number(config, *_EXPERTS)
         stacks = [
             parameter for parameter in model.parameters if ".experts." in parameter.fqn and len(parameter.shape) == 3
         ]
@@ -160,7 +161,7 @@ class ConfigShapeMismatch(Rule):
             subject=tensor.fqn,
             message=f"the configuration says {name} = {wanted}, found {found}",
             evidence={"config": name, "value": wanted, "shape": tensor.shape},
-            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
             key=name,
         )
 
@@ -182,22 +183,6 @@ def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:
     return f"{tensor.shape[0]} rows, not {counted(count, 'head')} of {size}"
 
 
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The configuration of the part that holds the tokens; None when there are parts and none is known to be it."""
-    parts = [key for key, value in config.items() if isinstance(value, Mapping) and "model_type" in value]
-    if not parts:
-        return config
-    return next((config[key] for key in _INNER if key in parts), None) if len(parts) == 1 else None
-
-
-def _number(config: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
 def _ids(value: object) -> list[int]:
     """The token ids that `value` (one or several of them) gives."""
     items = value if isinstance(value, tuple) else (value,)
@@ -206,7 +191,7 @@ def _ids(value: object) -> list[int]:
 
 def _numbers(config: Mapping[str, Any], part: str) -> set[int]:
     """All whole numbers whose keys contain `part`."""
-    return {value for key in config if part in key and (value := _number(config, key)) is not None}
+    return {value for key in config if part in key and (value := own_number(config, key)) is not None}
 
 
 def _blocks(model: ModelFacts) -> dict[str, list[int]]:

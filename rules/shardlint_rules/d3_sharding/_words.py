@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from shardlint.facts import Facts, LayoutFacts, MeshFacts, OwnershipFacts, ShardingFacts
+from shardlint.names import listed as names_listed
 from shardlint.names import natural_key, ranges
 
 SHOWN = 8
@@ -20,9 +20,7 @@ def sharding_of(facts: Facts) -> ShardingFacts:
 
 def listed(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    ordered = sorted(set(names), key=natural_key)
-    more = len(ordered) - SHOWN
-    return ", ".join(ordered[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return names_listed(sorted(set(names), key=natural_key), SHOWN)
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -66,17 +64,6 @@ def axes_that_shard(sharding: ShardingFacts, layout: LayoutFacts, dim: int) -> I
 def axis_name(mesh: MeshFacts, index: int) -> str:
     """The name of a mesh axis, its number when the mesh has no names."""
     return mesh.axes[index] if index < len(mesh.axes) else f"axis {index}"
-
-
-def config_value(config: Mapping[str, Any] | None, *names: str) -> int | None:
-    """The first of the config's whole numbers under these names, also below `text_config`; None when it has none."""
-    for holder in (config, (config or {}).get("text_config")):
-        if isinstance(holder, Mapping):
-            for name in names:
-                value = holder.get(name)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                    return value
-    return None
 
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.model_config import config_number
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
 from shardlint.names import pattern_of
 from shardlint_rules._words import counted
 
-from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
+from ._words import EXPERT_COUNTS, live, once, ranks_text, sharding_of
 
 
 @frozen
@@ -143,7 +144,7 @@ def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: 
 
     Only for plain tensors that stack experts in their first dim; a distributed tensor says itself what it holds.
     """
-    declared = config_value(facts.model.config if facts.model else None, *EXPERT_COUNTS)
+    declared = config_number(facts.model.config if facts.model else None, *EXPERT_COUNTS)
     stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
     if declared is None or layout.source_mesh is not None or not stacked:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import DerivedBuffer, TensorValues
+from shardlint.names import owner_of
 
 
 class DerivedBufferWrong(Rule):
@@ -69,7 +70,7 @@ class DerivedBufferWrong(Rule):
             severity=Severity.WARNING if rounded else None,
             message=f"expected what {buffer.recipe} computes, found {found}{error}{detail}",
             evidence={"recipe": buffer.recipe, "error": buffer.error, "detail": buffer.detail, **_shown(seen)},
-            owner=buffer.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(buffer.fqn),
         )
 
     def garbage(self, buffer: DerivedBuffer, seen: TensorValues) -> Finding:
@@ -78,7 +79,7 @@ class DerivedBufferWrong(Rule):
             subject=buffer.fqn,
             message=f"expected falling frequencies, found {what}",
             evidence={"detail": buffer.detail, **_shown(seen)},
-            owner=buffer.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(buffer.fqn),
         )
 
 

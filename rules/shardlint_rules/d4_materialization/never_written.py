@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.wrapper_names import is_saved_copy
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint.names import glob_matches
+from shardlint.names import glob_matches, owner_of
 from shardlint_rules._words import counted
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
@@ -55,7 +56,7 @@ class NeverWritten(Rule):
         assert facts.model is not None
         tensors = facts.model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
-        adapted = {key for adapter in facts.model.adapters for key in adapter.keys if ".modules_to_save." not in key}
+        adapted = {key for adapter in facts.model.adapters for key in adapter.keys if not is_saved_copy(key)}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
         for seen in facts.values.tensors:
             if facts.values.watched:
@@ -82,7 +83,7 @@ class NeverWritten(Rule):
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",
             evidence={"unwritten": seen.unwritten, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
             ranks=ranks,
         )
 
@@ -93,7 +94,7 @@ class NeverWritten(Rule):
             severity=Severity.WARNING if full else Severity.INFO,
             message=f"seems never to have been written: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
         )
 
 

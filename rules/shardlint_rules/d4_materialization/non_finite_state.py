@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.origins import origins
 from shardlint.facts import TensorFacts, TensorValues
+from shardlint.names import owner_of
 from shardlint_rules._words import counted
 
 
@@ -58,7 +59,7 @@ class NonFiniteState(Rule):
                         "negative_infinite": seen.negative_infinite,
                         "origin": origin.as_mapping() if origin else None,
                     },
-                    owner=seen.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(seen.fqn),
                     ranks=(facts.environment.rank,) if facts.environment.world_size > 1 else (),
                 )
 

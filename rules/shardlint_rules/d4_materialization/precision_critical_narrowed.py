@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import PrecisionCritical
+from shardlint.names import owner_of
 
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
@@ -62,5 +63,5 @@ class PrecisionCriticalNarrowed(Rule):
                 "distinct": tensor.distinct,
                 "collapsed": tensor.collapsed,
             },
-            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
         )

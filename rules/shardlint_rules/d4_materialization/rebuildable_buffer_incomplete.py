@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import RebuildableBufferFacts
+from shardlint.names import owner_of
 
 
 class RebuildableBufferIncomplete(Rule):
@@ -39,7 +40,7 @@ class RebuildableBufferIncomplete(Rule):
                     subject=rebuildable_buffer.fqn,
                     message=f"the derived buffer {rebuildable_buffer.fqn} {' and '.join(reasons)}",
                     evidence={"reasons": reasons},
-                    owner=rebuildable_buffer.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(rebuildable_buffer.fqn),
                 )
 
 

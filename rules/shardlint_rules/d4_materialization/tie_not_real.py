@@ -8,6 +8,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.analysis.keys import KeyResolver
 from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import ModelFacts, TensorFacts
+from shardlint.names import owner_of
 
 
 class TieNotReal(Rule):
@@ -62,7 +63,7 @@ class TieNotReal(Rule):
             subject=target,
             message=f"expected {target} to share the storage of {source}, found two storages",
             evidence={"source": source, "shapes": (left.shape, right.shape), "dtypes": (left.dtype, right.dtype)},
-            owner=target.rpartition(".")[0] or "<root>",
+            owner=owner_of(target),
         )
 
 

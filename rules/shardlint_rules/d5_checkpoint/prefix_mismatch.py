@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.wrapper_names import DATA_PARALLEL_SEGMENT, WRAPPER_SEGMENTS
 from shardlint_rules._wording import spoken
 
-_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
+_WRAPPERS = (DATA_PARALLEL_SEGMENT, *sorted(WRAPPER_SEGMENTS))
 _MANY, _FEW = 0.9, 0.1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from shardlint import Facts, NotEvaluated
 from shardlint.facts import RuntimeFacts
+from shardlint.names import listed as names_listed
 
 SHOWN = 6
 """Names that a message lists before it only counts the rest; the evidence has them all."""
@@ -19,9 +20,7 @@ def runtime_of(facts: Facts) -> RuntimeFacts:
 
 def listed(names: Iterable[str]) -> str:
     """The first names, and how many more there are."""
-    distinct = list(dict.fromkeys(names))
-    more = len(distinct) - SHOWN
-    return ", ".join(distinct[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return names_listed(names, SHOWN)
 
 
 def complete(runtime: RuntimeFacts) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
-from shardlint.names import glob_matches
 from shardlint_rules._words import counted
 
 from ._words import after_backward, listed, runtime_of
@@ -68,7 +68,7 @@ class ModalityWithoutGradient(Rule):
 
 
 def _named(gradient: GradientFacts, globs: tuple[str, ...]) -> bool:
-    return any(glob_matches(glob, name) for glob in globs for name in (gradient.aliases or (gradient.fqn,)))
+    return bool(first_match(globs, gradient.aliases or (gradient.fqn,)))
 
 
 def _given(runtime: RuntimeFacts, data: DataSemanticsFacts, modality: str) -> tuple[str, ...] | None:

@@ -194,7 +194,8 @@ class Assembly:
         if facts.checkpoint is None:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
-        from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan, exclusions_of
+        from ..analysis.contract_globs import exclusions_of
+        from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan
 
         renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
         try:

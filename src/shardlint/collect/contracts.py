@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from ..analysis.contract_globs import matches_any
 from ..contract import Contract, ContractError, ContractQuery, DataPipeline, Replacement, contract_from_mapping
 from ..facts import (
     EMPTY,
@@ -24,7 +25,7 @@ from ..facts import (
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
-from ..names import glob_matches, natural_key
+from ..names import natural_key
 from ..target import TargetError
 from .invariants import evaluate_invariants
 from .model import architectures_of
@@ -215,16 +216,10 @@ def _replacement(declared: Replacement, walk: Walk | None) -> ReplacementFacts:
             for module in walk.modules
             if not module.wrapper
             and matches_type(declared.replacement, type(module.module))
-            and (_matches_name(declared.pattern, module.names) or matches_type(declared.pattern, type(module.module)))
+            and (matches_any(declared.pattern, module.names) or matches_type(declared.pattern, type(module.module)))
         )
     names = tuple(sorted(matched, key=natural_key))
     return ReplacementFacts(pattern=declared.pattern, replacement=declared.replacement, matched=names)
-
-
-def _matches_name(pattern: str, names: Iterable[str]) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(glob_matches(pattern, name) or fnmatchcase(name, pattern) for name in names)
 
 
 def data_facts(pipeline: DataPipeline) -> DataFacts:

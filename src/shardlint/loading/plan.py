@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
+from ..analysis.contract_globs import Exclusions
+from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..checkpoint.byte_compare import ByteComparer
-from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
 from .dcp_loader import DcpLoader
 from .identity_loader import IdentityLoader
 from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
 from .loader import ConfigRefusedError, Loader, PlanUnknownError
-from .planner import Exclusions, LiveModel, make_plan
+from .planner import LiveModel, make_plan
 from .stages import in_stored_keys, load_stages, staged_checkpoint
 
-__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of", "nested_plan"]
+__all__ = ["ConfigRefusedError", "PlanUnknownError", "collect_plan", "nested_plan"]
 
 
 def collect_plan(
@@ -82,16 +82,6 @@ def _compared(
         return tie
     first, second = (stored[end.sources[0]] for end in ends)
     return evolve(tie, equal=True if first is second else comparer.equal(first, second))
-
-
-def exclusions_of(contract: ContractFacts | None) -> Exclusions:
-    """Return what the contract declares as intended: globs (case-sensitive `fnmatch`) of tensors and of stored keys."""
-    if contract is None:
-        return Exclusions()
-    return Exclusions(
-        tensors=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.training_only_targets),
-        keys=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.inference_only_sources),
-    )
 
 
 def _require_headers(checkpoint: CheckpointFacts) -> None:
@@ -163,13 +153,13 @@ def _holds_codes(model: Any) -> bool:
 
 def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
     """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import dequantizer, quantization_settings
+    from .meta_model import dequantizer
     from .transformers_loader import guarded
 
     quantizer = getattr(model, "hf_quantizer", None)
     if quantizer is not None:
         return quantizer
-    settings = quantization_settings(checkpoint.config)
+    settings = quantisation_settings(checkpoint.config, LOADED_QUANTISATION)
     if settings is None or _holds_codes(model):
         return None
     return guarded("planning a dequantising load", lambda: dequantizer(settings))

@@ -180,6 +180,7 @@ def check_export(
     The arguments are those of `verify`. Nothing is saved and no tensor is read. Raises `ExportUnknownError` when the
     load or the export cannot be followed.
     """
+    from ..analysis.contract_globs import exclusions_of
     from ..checkpoint.folder import CheckpointError, collect_checkpoint
     from ..collect.model import model_facts as collect_model_facts
     from ..introspect.walk import walk
@@ -187,7 +188,6 @@ def check_export(
     from .export import check_export as check
     from .export import grouped
     from .storage.stored_tensors import ReadError
-    from .verification import exclusions_of
 
     try:
         found = check(

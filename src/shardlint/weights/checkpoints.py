@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from attrs import evolve, field, frozen
 
+from ..analysis.wrapper_names import SAVED_PREFIXES
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts
 from ..facts import CheckpointFacts
@@ -39,8 +40,7 @@ from .storage.stored_tensors import Files, TensorSource, sources_of
 from .symbolic.tensor import SymbolicTensor
 
 SLAB_BYTES = 4 << 20
-PREFIXES = ("model.", "module.", "app.model.", "state_dict.")
-PREFIXES_TRIED = ("", *PREFIXES)
+PREFIXES_TRIED = ("", *SAVED_PREFIXES)
 
 
 @frozen(kw_only=True)

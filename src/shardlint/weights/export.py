@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, ModelFacts, TensorPlan
 from ..loading.live_names import from_model_facts, is_adapted, unwrapped
 from ..loading.loader import PlanUnknownError
 from ..loading.plan import is_pretrained
-from ..loading.planner import Exclusions, LiveModel, make_plan
+from ..loading.planner import LiveModel, make_plan
 from ..loading.recorded_conversions import Derived, recorded_list, recorded_stages
 from ..loading.stages import LoadStages, load_stages, staged_checkpoint, with_tensors
-from ..names import collapse_exactly, pattern_of
+from ..names import collapse_exactly, first_line, pattern_of
 from .forward import Forward, assembled, forward, rules_of, tensors_of
 from .positions import ElementOrigin, origin_at, unravelled, wrong_position
 from .symbolic.radix import Untrackable
@@ -208,7 +209,7 @@ def _reverted(model: Any, tensors: Tensors, conversions: Sequence[Any] | None) -
     except Untrackable as error:
         raise PlanUnknownError(f"the export cannot be followed without values: {error}") from error
     except Exception as error:  # whatever a conversion raises when it saves
-        text = f"the reverse conversions raise {type(error).__name__}: {_line(error)}"
+        text = f"the reverse conversions raise {type(error).__name__}: {first_line(error)}"
         raise NotReversibleError("its conversions", text) from error
     return found
 
@@ -222,7 +223,7 @@ def _require_reverses(conversions: Sequence[Any]) -> None:
             names = " and ".join(type(operation).__name__ for operation in getattr(conversion, "operations", ()))
             names = names or type(conversion).__name__
             targets = ", ".join(conversion.target_patterns)
-            text = f"{names} of {targets} has no reverse: {type(error).__name__}: {_line(error)}"
+            text = f"{names} of {targets} has no reverse: {type(error).__name__}: {first_line(error)}"
             raise NotReversibleError(names, text) from error
 
 
@@ -263,10 +264,6 @@ def _renaming(fault: ExportFault) -> tuple[str, str]:
     while old and new and old[0] == new[0]:
         old, new = old[1:], new[1:]
     return ".".join(old), ".".join(new)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
 
 
 def export_faults(found: Exported) -> list[ExportFault]:

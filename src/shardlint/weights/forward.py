@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from attrs import evolve, field, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from ..introspect.walk import Walk, walk
 from ..loading.identity_loader import IdentityLoader
 from ..loading.live_names import from_model_facts, is_adapted, unwrapped
 from ..loading.loader import Converted, Loader, PlanUnknownError
 from ..loading.plan import is_pretrained, live_quantizer, nested_plan
-from ..loading.planner import Exclusions, make_plan
+from ..loading.planner import make_plan
 from ..loading.recorded_conversions import pristine
 from ..loading.stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
 from ..loading.transformers_loader import TransformersLoader
+from ..names import first_line
 from .conversions import ConversionGroup, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
 from .packed import bits_only, decoded, is_quantised, repacked, statistics
 from .storage.dcp import read_folder
@@ -180,7 +182,7 @@ class FollowedRules(TransformersLoader):
         except Untrackable as error:
             return self._group(name, recipe, parts, wanted, str(error))
         except Exception as error:  # whatever a conversion raises while loading
-            return Converted({}, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
+            return Converted({}, first_line(error, kind=True))
         self.regions.update(found)
         return Converted({target: tuple(tensor.shape) for target, tensor in found.items()})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,12 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 from attrs import evolve, field, frozen
 
+from ..analysis.contract_globs import exclusions_of
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
 from ..facts import CheckpointFacts, ContractFacts, ModelFacts
 from ..introspect.walk import walk
 from ..loading.loader import PlanUnknownError
-from ..loading.planner import Exclusions
 from ..ranks.exchange import Exchange, RankError
 from . import replicas
 from .compare.threads import Options
@@ -217,14 +215,3 @@ def _failed(parts: Sequence[RankPart]) -> Result:
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
     return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))
-
-
-def exclusions_of(contract: ContractFacts | None) -> Exclusions:
-    """The contract's globs of names that are meant to have no counterpart."""
-    if contract is None:
-        return Exclusions()
-    return Exclusions(tensors=_globs(contract.training_only_targets), keys=_globs(contract.inference_only_sources))
-
-
-def _globs(globs: Sequence[str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((glob, re.compile(fnmatch.translate(glob))) for glob in globs)
