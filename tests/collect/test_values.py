@@ -53,12 +53,8 @@ def test_every_ordinary_dtype(dtype):
     assert (found.minimum, found.maximum, found.elements, found.constant) == (0, 1, 4, False)
 
 
-def test_narrow_floats_tell_their_magnitude_and_small_tensors_their_digest():
-    one = seen(torch.tensor([0.25, -0.5, 4.0], dtype=torch.bfloat16))
-    assert one.magnitude == 0.5
-    assert one.digest != seen(torch.tensor([0.25, -0.5, 5.0], dtype=torch.bfloat16)).digest
-    assert one.digest == seen(torch.tensor([0.25, -0.5, 4.0], dtype=torch.bfloat16)).digest
-    assert seen(torch.ones(2**16)).digest is None
+def test_narrow_floats_tell_their_magnitude():
+    assert seen(torch.tensor([0.25, -0.5, 4.0], dtype=torch.bfloat16)).magnitude == 0.5
     assert seen(torch.ones(3)).magnitude is None
 
 
