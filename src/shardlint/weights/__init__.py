@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
     from .compare.threads import Progress
-    from .export import ExportFaults
+    from .export_faults import ExportFaults
     from .shards import ExternalShard, ExternalState
 
 RANK_SECONDS = 60.0
@@ -185,7 +185,7 @@ def check_export(
     from ..introspect.walk import walk
     from ..loading.loader import PlanUnknownError
     from .export import check_export as check
-    from .export import grouped
+    from .export_faults import grouped
     from .storage.stored_tensors import ReadError
     from .verification import exclusions_of
 

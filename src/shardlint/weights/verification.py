@@ -22,10 +22,11 @@ from . import replicas
 from .compare.threads import Options
 from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged
-from .rank_part import RankPart, Worker
+from .rank_part import RankPart
 from .report_files import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
 from .shards import ExternalState, Shard, shards_of
+from .worker import Worker
 
 T = TypeVar("T")
 
