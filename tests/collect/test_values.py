@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from shardlint import Target
-from shardlint.collect import collect
+from shardlint.collect import CollectOptions, collect
 from shardlint.facts.codec import decode_facts, encode_facts
 
 
@@ -73,7 +73,7 @@ def test_meta_models_have_no_values():
 
 
 def test_they_can_be_left_out():
-    facts = collect(Target(model=nn.Linear(2, 2)), values=False)
+    facts = collect(Target(model=nn.Linear(2, 2)), CollectOptions(values=False))
     assert facts.absent["values"] == "nobody asked for a look at values"
 
 
