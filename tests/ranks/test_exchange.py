@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from shardlint.ranks import exchange as module
+from shardlint.ranks import store
 from shardlint.ranks.exchange import Exchange, RankError
 from shardlint.ranks.store import RankPlace
 
@@ -50,7 +51,7 @@ def ranks(monkeypatch):
 
 
 def test_what_is_said_arrives_whole_whatever_its_bytes_are(ranks, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_BYTES", 3)  # cuts through characters
+    monkeypatch.setattr(store, "CHUNK_BYTES", 3)  # cuts through characters
 
     def work(exchange):
         heard = exchange.gather("gr\u00f6\u00dfe\u20ac".encode() * (exchange.rank + 1))
