@@ -36,8 +36,8 @@ def test_messages_of_any_bytes_and_length_arrive_whole_and_leave_nothing(monkeyp
 
 
 class Impatience:
-    def __init__(self, **waits):
-        self.waits = waits
+    def __init__(self):
+        self.waits = {}
 
     def until(self, rank):
         return time.monotonic()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from attrs import evolve, frozen
+from attrs import frozen
 
 from ..loading.loader import PlanUnknownError
 from ..ranks.exchange import Exchange, RankError
@@ -25,6 +25,7 @@ from .compare.pieces import check_tile, pieces_of
 from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import live_volume
 from .merge import why_incomplete
+from .options import VerifyOptions
 from .rank_part import CountPart, RankPart
 from .report_files import begun, failed_result, reported
 from .result import Result, sorted_rows
@@ -44,16 +45,15 @@ class Slab:
     sizes: tuple[int, ...]
 
 
-def compare_checkpoints(
-    path: Path, reference: Path, options: Options, rank_timeout: float = 60.0, reports: Path | None = None
-) -> Result:
+def compare_checkpoints(path: Path, reference: Path, options: VerifyOptions) -> Result:
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
-        with Exchange(limit=rank_timeout, name="checkpoints", stop=options.stop) as exchange:
-            begun(reports, exchange, str(reference))
-            return reported(_run(path, reference, evolve(options, pulse=exchange.step), exchange), reports, exchange)
+        with Exchange(limit=options.rank_timeout, name="checkpoints", stop=options.stop) as exchange:
+            begun(options.reports, exchange, str(reference))
+            result = _run(path, reference, options.comparing(exchange.step), exchange)
+            return reported(result, options.reports, exchange)
     except RankError as error:
-        return failed_result(error, str(reference), reports)
+        return failed_result(error, str(reference), options.reports)
 
 
 def _run(path: Path, reference: Path, options: Options, exchange: Exchange) -> Result:
