@@ -27,7 +27,7 @@ ENDING_SECONDS = 10.0
 STANDSTILL = 5
 
 _CALLS = itertools.count(1)
-_read_by_all: list[str] = []
+_read_by_all: list[tuple[RankPlace, str]] = []
 
 
 class RankError(RuntimeError):
@@ -72,10 +72,10 @@ class _Attention:
         self._watches = {rank: _Watch(started) for rank in ranks}
         self._checked = 0.0
 
-    def until(self, _rank: int) -> float:
+    def until(self, rank: int) -> float:
         return time.monotonic() + WAIT_SECONDS
 
-    def given_up(self, _rank: int, owed: Mapping[int, str]) -> None:
+    def given_up(self, rank: int, owed: Mapping[int, str]) -> None:
         self._exchange.raise_told()
         if time.monotonic() - self._checked > min(BEAT_SECONDS, self._exchange.limit / 4):
             self._exchange.look_after({rank: self._watches[rank] for rank in self._exchange.absent(owed)})
@@ -157,8 +157,9 @@ class Exchange:
             self._put(f"{turn}/{self.rank}", blob)
             return []
         others = self._take({rank: f"{turn}/{rank}" for rank in range(1, self.world_size)})
-        self._forget(_read_by_all)  # everybody has come to this call, so nobody reads those of an earlier one
-        _read_by_all.clear()
+        while _read_by_all:  # everybody has come to this call, so nobody reads those of an earlier one
+            place, key = _read_by_all.pop()
+            place.forget(key)
         return [blob, *others.values()]
 
     def scatter(self, blobs: list[bytes]) -> bytes:
@@ -176,7 +177,8 @@ class Exchange:
         if self.rank:
             return self._take({0: f"{turn}/all"}, keep=True)[0]
         self._put(f"{turn}/all", blob)
-        _read_by_all.append(self._key(f"{turn}/all"))
+        if self._place is not None:
+            _read_by_all.append((self._place, self._key(f"{turn}/all")))
         return blob
 
     def _next_turn(self) -> int:
@@ -198,13 +200,9 @@ class Exchange:
         keys = {rank: self._key(key) for rank, key in wanted.items()}
         with self._naming_ranks():
             heard, _ = self._place.hear(keys, _Attention(self, keys))
-        self._forget([] if keep else list(keys.values()))
+        for key in () if keep else keys.values():
+            self._place.forget(key)
         return {rank: heard[rank] for rank in wanted}
-
-    def _forget(self, keys: list[str]) -> None:
-        for key in keys:
-            if self._place is not None:
-                self._place.forget(key)
 
     def _came(self, key: str) -> bool:
         """Whether a key is there."""

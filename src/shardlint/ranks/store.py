@@ -73,6 +73,7 @@ class RankPlace:
     This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
 
     `gone` are ranks of which nothing is expected in the next turn, and why: they are hardly waited for.
+    `chunks` are the numbers of chunks of long messages that are to be freed, by key.
     """
 
     store: Store
@@ -83,6 +84,7 @@ class RankPlace:
     turn: int = 0
     said: int = 0
     gone: dict[int, str] = field(factory=dict)
+    chunks: dict[str, int] = field(factory=dict)
 
     def put(self, key: str, message: bytes, *, counted: bool = True) -> None:
         """Publish a message, in chunks when it is long. The key appears last."""
@@ -94,6 +96,7 @@ class RankPlace:
         for number, start in enumerate(starts):
             self.store.set(f"{key}/{number}", message[start : start + CHUNK_BYTES])
         self.store.set(key, _CHUNKED + str(len(starts)).encode())
+        self.chunks[key] = len(starts)
 
     def take(self, key: str) -> bytes:
         """Read a message that is there."""
@@ -101,18 +104,16 @@ class RankPlace:
         if value[:1] == _WHOLE:
             message = value[1:]
         else:
-            message = b"".join(bytes(self.store.get(f"{key}/{number}")) for number in range(int(value[1:])))
+            self.chunks[key] = int(value[1:])
+            message = b"".join(bytes(self.store.get(f"{key}/{number}")) for number in range(self.chunks[key]))
         self.received += len(message)
         return message
 
     def forget(self, key: str) -> None:
-        """Free a message that nobody reads any more; not every store can."""
-        with contextlib.suppress(Exception):
-            value = bytes(self.store.get(key)) if self.store.check([key]) else _WHOLE
-            self.store.delete_key(key)
-            if value[:1] == _CHUNKED:
-                for number in range(int(value[1:])):
-                    self.store.delete_key(f"{key}/{number}")
+        """Free a message that this rank put or took and that nobody reads any more; not every store can."""
+        for each in (key, *(f"{key}/{number}" for number in range(self.chunks.pop(key, 0)))):
+            with contextlib.suppress(Exception):
+                self.store.delete_key(each)
 
     def has(self, key: str) -> bool:
         """Whether a message is there. Raises `JobError` when the store is gone."""
