@@ -32,6 +32,7 @@ from .model import architectures_of
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk
+    from .options import Packs
 
 
 @frozen(kw_only=True)
@@ -61,7 +62,7 @@ def find_contract(
     named: str | None = None,
     declared: Mapping[str, Any] | None = None,
     declared_in: str = "the configuration file",
-    registry: Any = None,
+    registry: Packs | None = None,
     has_model: bool = True,
 ) -> ResolvedContract:
     """
@@ -79,7 +80,7 @@ def find_contract(
     return _from_packs(config, registry, has_model)
 
 
-def _in_place(resolved: ResolvedContract, config: FrozenDict | None, registry: Any) -> ResolvedContract:
+def _in_place(resolved: ResolvedContract, config: FrozenDict | None, registry: Packs | None) -> ResolvedContract:
     """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
     other = _from_packs(config, registry, has_model=True)
     return attrs.evolve(resolved, replaces=other.source if other.contract else "")
@@ -154,7 +155,7 @@ _NAMELESS = {
 }
 
 
-def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> ResolvedContract:
+def _from_packs(config: FrozenDict | None, registry: Packs | None, has_model: bool) -> ResolvedContract:
     asked: list[str] = []
     problems: list[ContractProblem] = []
     if registry is None:
