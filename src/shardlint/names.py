@@ -14,6 +14,9 @@ _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _CLASS = re.compile(r"\[!?\]?[^\]]*\]")
 _SEGMENTS = r"(?:[^.]*\.)*"
 
+ROOT = "<root>"
+"""How messages and evidence call the root module, whose FQN is empty."""
+
 _Template = tuple[str | None, ...]  # the segments of a name, None for an index
 
 
@@ -125,11 +128,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Iterable[str], shown: int = 8) -> str:
-    """The first names, each once in the order given, and how many more there are: `a, b and 3 more`."""
-    each_once = list(dict.fromkeys(names))
-    more = len(each_once) - shown
-    return ", ".join(each_once[:shown]) + (f" and {more} more" if more > 0 else "")
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """`a, b, c and 4 more`: the first of the names as they come, each once, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - limit
+    return ", ".join(distinct[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -137,9 +140,27 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(names), key=natural_key))
 
 
+def joined(prefix: str, name: str) -> str:
+    """`prefix.name`, or `name` below the root, whose prefix is empty."""
+    return f"{prefix}.{name}" if prefix else name
+
+
 def owner_of(fqn: str) -> str:
-    """The FQN of the module that holds the tensor `fqn`; `<root>` for a tensor of the model itself."""
-    return fqn.rpartition(".")[0] or "<root>"
+    """The module that holds the tensor `fqn`, as findings name it: its FQN, `<root>` for the root."""
+    return fqn.rpartition(".")[0] or ROOT
+
+
+def first_line(error: BaseException, limit: int = 200, *, kind: bool = False) -> str:
+    """
+    The first line of what the error says, of at most `limit` characters; its type's name when it says nothing.
+
+    With `kind` the type's name stands before it: `ValueError: bad size`.
+    """
+    name = type(error).__name__
+    text = (str(error).splitlines() or [""])[0][:limit]
+    if not text:
+        return name
+    return f"{name}: {text}" if kind else text
 
 
 def ranges(numbers: Iterable[int]) -> str:

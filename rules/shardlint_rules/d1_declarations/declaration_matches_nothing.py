@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import matches_any, meant_across_dots
 from shardlint.analysis.coverage import retained_report
-from shardlint.analysis.keys import Candidates, matches_any, root_declaration
+from shardlint.analysis.keys import Candidates, root_declaration
 from shardlint.facts import ContractFacts, ModelFacts
 from shardlint.names import counted
 
@@ -90,6 +91,8 @@ class DeclarationMatchesNothing(Rule):
     def _finding(self, source: str, where: str, glob: str, names: tuple[str, ...]) -> Finding:
         near = Candidates(names).near(glob)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
+        if wider := meant_across_dots(glob, names):
+            hint = f"; `*` is one segment of a name: {wider!r} would match"
         return self.finding(
             subject=glob,
             kind=SubjectKind.PATTERN,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.ties import DeclaredTie, declared_ties, tie_wanted
 from shardlint.facts import ClassDeclaration, ModelFacts
+from shardlint.names import ROOT
 
 _MAPPING_SINCE = 5  # Transformers reads {target: source} from this major version on, a list of targets before
 
@@ -58,7 +59,7 @@ class TieDeclarationBroken(Rule):
 
     def _wrong_form(self, declaration: ClassDeclaration, major: int) -> Finding:
         return self.finding(
-            subject=declaration.fqn or "<root>",
+            subject=declaration.fqn or ROOT,
             kind=SubjectKind.MODULE,
             message=f"{declaration.qualified_type} declares its tied weights as {declaration.tied_weights_form}: "
             f"expected a mapping of targets to sources, which is what Transformers {major} reads",
@@ -72,7 +73,7 @@ class TieDeclarationBroken(Rule):
             kind=SubjectKind.PATTERN,
             message=f"the declared tie of {tie.target_pattern!r} to {tie.source_pattern!r} is broken: {reason}",
             evidence={"target": tie.target_pattern, "source": tie.source_pattern, "owner": tie.owner},
-            owner=tie.owner or "<root>",
+            owner=tie.owner or ROOT,
         )
 
 

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import WrapperFacts
-from shardlint.names import collapse, pattern_of
+from shardlint.names import ROOT, collapse, pattern_of
 
 _CHECKPOINT = "activation-checkpoint"
 
@@ -85,7 +85,7 @@ class CheckpointWrapperNesting(Rule):
             ]
             if inside:
                 yield self.finding(
-                    subject=outer.fqn or "<root>",
+                    subject=outer.fqn or ROOT,
                     kind=SubjectKind.MODULE,
                     message=f"the checkpoint wrapper encloses the FSDP1 unit {inside[0] or '<root>'}",
                     evidence={"units": tuple(inside)},

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.analysis.model_config import is_whole_number, text_part, whole_number, whole_numbers
+from shardlint.analysis.model_config import is_whole_number, own_number, text_part, whole_numbers
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
 from shardlint.names import counted, owner_of
 
@@ -78,8 +78,8 @@ class ConfigShapeMismatch(Rule):
         tensor = tables[0]
         rows, width = tensor.shape
         vocabulary, hidden = (
-            whole_number(config, "vocab_size"),
-            whole_number(config, "hidden_size", "d_model", "n_embd"),
+            own_number(config, "vocab_size"),
+            own_number(config, "hidden_size", "d_model", "n_embd"),
         )
         if vocabulary is not None and rows < vocabulary:
             yield self.differs("vocab_size", vocabulary, tensor, f"{rows} rows")
@@ -97,7 +97,7 @@ class ConfigShapeMismatch(Rule):
 
     def token_ids(self, facts: Facts, config: Mapping[str, Any], embedding: TensorFacts) -> Iterator[Finding]:
         generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
-        vocabulary = whole_number(config, "vocab_size")
+        vocabulary = own_number(config, "vocab_size")
         if generation is None or whole_numbers(config, "vocab") - {vocabulary}:
             return  # with several vocabularies it is not known which one an id is of
         rows = embedding.shape[0]
@@ -114,12 +114,12 @@ class ConfigShapeMismatch(Rule):
                 )
 
     def layers(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = whole_number(config, *_LAYERS)
+        wanted = own_number(config, *_LAYERS)
         blocks = _blocks(model)
         if wanted is None or len(blocks) != 1:
             return
         ((prefix, indices),) = blocks.items()
-        extra = whole_number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
+        extra = own_number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
         counts = {
             len(value) if isinstance(value, tuple) else value for key in _LAYER_LISTS if (value := config.get(key))
         }
@@ -135,9 +135,9 @@ class ConfigShapeMismatch(Rule):
             )
 
     def heads(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        heads, hidden = whole_number(config, *_HEADS), whole_number(config, "hidden_size", "d_model", "n_embd")
-        size = whole_number(config, "head_dim") or (hidden // heads if heads and hidden else None)
-        key_values = whole_number(config, "num_key_value_heads") or heads
+        heads, hidden = own_number(config, *_HEADS), own_number(config, "hidden_size", "d_model", "n_embd")
+        size = own_number(config, "head_dim") or (hidden // heads if heads and hidden else None)
+        key_values = own_number(config, "num_key_value_heads") or heads
         several = whole_numbers(config, "head_dim") - {size} or whole_numbers(config, "key_value_heads") - {key_values}
         if heads is None or size is None or key_values is None or several:
             return
@@ -149,7 +149,7 @@ class ConfigShapeMismatch(Rule):
             yield self.differs("num_key_value_heads", key_values, keys, _not_heads(keys, key_values, size))
 
     def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = whole_number(config, *_EXPERTS)
+        wanted = own_number(config, *_EXPERTS)
         stacks = [
             parameter for parameter in model.parameters if ".experts." in parameter.fqn and len(parameter.shape) == 3
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.names import ROOT
 
 
 class PlaceholderLeft(Rule):
@@ -36,7 +37,7 @@ class PlaceholderLeft(Rule):
         for module in model.modules:
             if module.placeholder:
                 yield self.finding(
-                    subject=module.fqn or "<root>",
+                    subject=module.fqn or ROOT,
                     kind=SubjectKind.MODULE,
                     message=f"{module.qualified_type} is a placeholder: {module.placeholder}",
                     evidence={"type": module.qualified_type, "aliases": module.aliases},

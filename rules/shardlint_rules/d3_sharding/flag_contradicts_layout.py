@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.analysis.model_config import nested_number
+from shardlint.analysis.model_config import config_number
 from shardlint.facts import OwnershipFacts, ShardingFacts
 
 from ._layouts import live, once
@@ -40,7 +40,7 @@ class FlagContradictsLayout(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = facts.require(Section.SHARDING)
         flagged = [record for record in once(live(sharding.parameters)) if _FLAG in record.marks]
-        vocabulary = nested_number(facts.model.config if facts.model else None, "vocab_size")
+        vocabulary = config_number(facts.model.config if facts.model else None, "vocab_size")
         full = {record.fqn for record in flagged if _is_full(sharding, record, vocabulary)}
         cut = [record for record in flagged if record.marks[_FLAG] and record.fqn not in full]
         for record in flagged:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.analysis.model_config import EXPERT_COUNTS, nested_number
+from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
 from shardlint.names import counted, pattern_of
@@ -143,7 +143,7 @@ def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: 
 
     Only for plain tensors that stack experts in their first dim; a distributed tensor says itself what it holds.
     """
-    declared = nested_number(facts.model.config if facts.model else None, *EXPERT_COUNTS)
+    declared = config_number(facts.model.config if facts.model else None, *EXPERT_COUNTS)
     stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
     if declared is None or layout.source_mesh is not None or not stacked:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.analysis.model_config import EXPERT_COUNTS, nested_number
+from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
 from shardlint.facts import OwnershipFacts, ShardingFacts
 from shardlint.names import glob_matches
 
@@ -98,14 +98,14 @@ class ShardCutsHead(Rule):
 def _family(fqn: str, config: Mapping[str, Any], ndim: int) -> _Family | None:
     segments = fqn.split(".")
     module = segments[-2] if len(segments) > 1 else ""
-    heads = nested_number(config, *_HEADS)
-    grouped = nested_number(config, *_KEY_VALUE_HEADS) or heads
+    heads = config_number(config, *_HEADS)
+    grouped = config_number(config, *_KEY_VALUE_HEADS) or heads
     choices = (
         (module in _QUERIES, "attention heads", heads, 0, Severity.ERROR),
         (module in _KEYS, "key-value heads", grouped, 0, Severity.ERROR),
         (module in _OUTPUTS and ndim == 2, "attention heads", heads, 1, Severity.ERROR),
-        ("experts" in segments and ndim > 2, "experts", nested_number(config, *EXPERT_COUNTS), 0, Severity.ERROR),
-        (module in _TOKENS, "tokens", nested_number(config, *_VOCABULARY), 0, Severity.WARNING),
+        ("experts" in segments and ndim > 2, "experts", config_number(config, *EXPERT_COUNTS), 0, Severity.ERROR),
+        (module in _TOKENS, "tokens", config_number(config, *_VOCABULARY), 0, Severity.WARNING),
     )
     for fits, what, count, dim, severity in choices:
         if fits and count is not None:

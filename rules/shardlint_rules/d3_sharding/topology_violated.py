@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, FrozenDict, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.analysis.model_config import is_whole_number, nested_number
+from shardlint.analysis.model_config import config_number, is_whole_number
 from shardlint.facts import MeshFacts
 from shardlint.names import did_you_mean
 
@@ -79,7 +79,7 @@ def _broken(constraint: FrozenDict, size: int, config: Mapping[str, Any] | None)
 def _divided(constraint: FrozenDict, config: Mapping[str, Any] | None) -> int | None:
     """The number that the axis must divide; None when nothing says it."""
     divides = constraint.get("divides")
-    return nested_number(config, divides) if isinstance(divides, str) else divides if is_whole_number(divides) else None
+    return config_number(config, divides) if isinstance(divides, str) else divides if is_whole_number(divides) else None
 
 
 def _unclear(constraint: FrozenDict, meshes: tuple[MeshFacts, ...], config: Mapping[str, Any] | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.analysis.keys import matches_any
+from shardlint.analysis.contract_globs import first_match
 from shardlint.names import owner_of
 
 
@@ -40,7 +40,7 @@ class MetaTensorLeft(Rule):
         for tensor in model.tensors:
             if not tensor.is_meta:
                 continue
-            if not tensor.is_parameter and any(matches_any(glob, tensor.aliases) for glob in lazy):
+            if not tensor.is_parameter and first_match(lazy, tensor.aliases):
                 continue
             names = sorted(tensor.aliases)
             aliases = {"aliases": names} if len(names) > 1 else {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.wrapper_names import is_saved_copy
 from shardlint.facts import TensorFacts, TensorValues
 from shardlint.names import counted, glob_matches, owner_of
 
@@ -54,7 +55,7 @@ class NeverWritten(Rule):
         model = facts.require(Section.MODEL)
         tensors = model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
-        adapted = {key for adapter in model.adapters for key in adapter.keys if ".modules_to_save." not in key}
+        adapted = {key for adapter in model.adapters for key in adapter.keys if not is_saved_copy(key)}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
         for seen in values.tensors:
             if values.watched:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Severity, SubjectKind
 from shardlint.analysis.coverage import (
     Coverage,
+    CoverageStatus,
     SourceClass,
     TargetClass,
-    coverage,
+    coverage_of,
     iter_unexplained,
-    planned_coverage,
-    retained_report,
-    stored_coverage,
 )
 from shardlint.analysis.keys import Candidates
-from shardlint.facts import PlanFacts
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import side_of
 
@@ -48,9 +45,9 @@ class CoverageIncomplete(Rule):
     related_config = ("contract.training-only-targets", "contract.inference-only-sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.load is None and facts.plan is not None and _is_complete(facts.plan):
-            return
-        coverage = _found(facts)
+        coverage = coverage_of(facts)
+        if coverage.status is CoverageStatus.NOT_LOADED:
+            raise NotEvaluated(coverage.reason)
         near_source, near_target = Candidates(tuple(coverage.sources)), Candidates(_open(coverage))
         failed = (
             {tensor.name: tensor.reason for tensor in facts.plan.tensors if tensor.status == "error"}
@@ -76,28 +73,6 @@ class CoverageIncomplete(Rule):
             evidence={"class": kind.value, "basis": coverage.basis, "nearest": near},
             key=kind.value,
         )
-
-
-def _is_complete(plan: PlanFacts) -> bool:
-    """Whether the plan leaves nothing open, so that there is nothing to classify."""
-    open_states = ("missing", "error")
-    return not plan.unread and not plan.leftovers and not any(tensor.status in open_states for tensor in plan.tensors)
-
-
-def _found(facts: Facts) -> Coverage:
-    """The coverage from what there is: the load report, the plan, else the headers of a plain mapping."""
-    reported = coverage(facts) if retained_report(facts) is not None and facts.model is not None else None
-    if reported is not None:
-        return reported
-    if facts.plan is not None:
-        return planned_coverage(facts)
-    if facts.model is None:
-        raise NotEvaluated(f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}")
-    if facts.checkpoint is None:
-        raise NotEvaluated(
-            f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
-        )
-    return stored_coverage(facts)
 
 
 def _open(coverage: Coverage) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ from math import prod
 
 from attrs import frozen
 
+from shardlint.analysis.wrapper_names import without_wrappers
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
-
-_WRAPPERS = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
 
 
 @frozen
@@ -88,7 +87,7 @@ class _Matching:
     def by_name(self) -> None:
         names = {alias: parameter for parameter in self.still_free() for alias in parameter.aliases}
         for tensor in self.left:
-            name = ".".join(part for part in tensor.name.split(".") if part not in _WRAPPERS)
+            name = without_wrappers(tensor.name)
             if tensor.identity not in self.found and name in names:
                 self.found[tensor.identity] = Counterpart(names[name], "name")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+from shardlint.names import glob_matches
 
 from ._held import partitioned, where
 
@@ -66,7 +66,7 @@ class OptimizerLayoutMismatch(Rule):
     ) -> Iterator[Finding]:
         subject = parameter.fqn if parameter is not None else where(optimizer, tensor)
         for name, spec in tensor.state.items():
-            if not any(fnmatchcase(name, glob) for glob in self.options.other_shapes):
+            if not any(glob_matches(glob, name) for glob in self.options.other_shapes):
                 yield from self.compare(optimizer, subject, f"state {name}", tensor.spec, spec)
 
     def compare(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
-from shardlint.names import counted, glob_matches, listed
+from shardlint.names import counted, listed
 
 from ._traces import after_backward
 
@@ -67,7 +68,7 @@ class ModalityWithoutGradient(Rule):
 
 
 def _named(gradient: GradientFacts, globs: tuple[str, ...]) -> bool:
-    return any(glob_matches(glob, name) for glob in globs for name in (gradient.aliases or (gradient.fqn,)))
+    return bool(first_match(globs, gradient.aliases or (gradient.fqn,)))
 
 
 def _given(runtime: RuntimeFacts, data: DataSemanticsFacts, modality: str) -> tuple[str, ...] | None:

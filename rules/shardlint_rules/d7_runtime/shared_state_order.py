@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import StateEvent
-from shardlint.names import glob_matches
 
 
 class SharedStateOrder(Rule):
@@ -83,4 +83,4 @@ def _faults(
 
 
 def _all_declared(producers: Iterable[str], globs: tuple[str, ...] | None) -> bool:
-    return bool(globs) and all(any(glob_matches(glob, name) for glob in globs or ()) for name in producers)
+    return bool(globs) and all(first_match(globs or (), (name,)) for name in producers)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from attrs import frozen
 
 from ..facts import PlanFacts
+from .wrapper_names import DATA_PARALLEL_SEGMENT, WRAPPER_SEGMENTS
 
-_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
+_WRAPPERS = (DATA_PARALLEL_SEGMENT, *sorted(WRAPPER_SEGMENTS))
 _MANY, _FEW = 0.9, 0.1
 _EXPECTED_LEFTOVERS = ("derived", "other-state")
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from ..names import first_line
+
 MAX_INSTRUCTIONS = 20_000_000
 _MARK = object()
 
@@ -60,7 +62,7 @@ def read_stream(data: bytes) -> Any:
     except StreamError:
         raise
     except Exception as error:  # pickletools raises many kinds of errors for invalid data
-        text = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        text = first_line(error)
         raise StreamError(f"it cannot be taken apart: {text}") from error
 
 

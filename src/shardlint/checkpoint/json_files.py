@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..facts import EMPTY, FileProblem, FrozenDict, IndexFacts, freeze
+from ..names import first_line
 from .files import MAX_LISTED, FileRefusedError, read_small
 from .safetensors_header import quoted
 
@@ -43,7 +44,7 @@ def _plain_object(raw: bytes) -> FrozenDict:
         assert isinstance(frozen, FrozenDict)
         return frozen
     except (ValueError, RecursionError) as error:
-        raise FileRefusedError("index-json", _first_line(error)) from error
+        raise FileRefusedError("index-json", first_line(error, 300)) from error
 
 
 def _bounded_integer(text: str) -> int | float:
@@ -61,10 +62,6 @@ def _encodable(value: Any, depth: int) -> Any:
     if isinstance(value, list):
         return [_encodable(element, depth + 1) for element in value]
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def read_config(folder: Path, name: str = "config.json") -> tuple[FrozenDict | None, tuple[FileProblem, ...]]:
@@ -89,7 +86,7 @@ def read_index(folder: Path, name: str) -> tuple[IndexFacts | None, tuple[FilePr
     except msgspec.ValidationError as error:
         return None, (FileProblem(file=name, kind="index-schema", detail=f"expected a weight_map of strings: {error}"),)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        return None, (FileProblem(file=name, kind="index-json", detail=_first_line(error)),)
+        return None, (FileProblem(file=name, kind="index-json", detail=first_line(error, 300)),)
     total = metadata.get("total_size")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
     files: dict[str, str] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from ..analysis.contract_globs import matches_any
 from ..contract import Contract, ContractError, ContractQuery, DataPipeline, Replacement, contract_from_mapping
 from ..facts import (
     EMPTY,
@@ -24,13 +25,14 @@ from ..facts import (
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
-from ..names import glob_matches, natural_key
+from ..names import natural_key
 from ..target import TargetError
 from .invariants import evaluate_invariants
 from .model import architectures_of
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk
+    from .options import Packs
 
 
 @frozen(kw_only=True)
@@ -60,7 +62,7 @@ def find_contract(
     named: str | None = None,
     declared: Mapping[str, Any] | None = None,
     declared_in: str = "the configuration file",
-    registry: Any = None,
+    registry: Packs | None = None,
     has_model: bool = True,
 ) -> ResolvedContract:
     """
@@ -78,7 +80,7 @@ def find_contract(
     return _from_packs(config, registry, has_model)
 
 
-def _in_place(resolved: ResolvedContract, config: FrozenDict | None, registry: Any) -> ResolvedContract:
+def _in_place(resolved: ResolvedContract, config: FrozenDict | None, registry: Packs | None) -> ResolvedContract:
     """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
     other = _from_packs(config, registry, has_model=True)
     return attrs.evolve(resolved, replaces=other.source if other.contract else "")
@@ -153,7 +155,7 @@ _NAMELESS = {
 }
 
 
-def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> ResolvedContract:
+def _from_packs(config: FrozenDict | None, registry: Packs | None, has_model: bool) -> ResolvedContract:
     asked: list[str] = []
     problems: list[ContractProblem] = []
     if registry is None:
@@ -215,16 +217,10 @@ def _replacement(declared: Replacement, walk: Walk | None) -> ReplacementFacts:
             for module in walk.modules
             if not module.wrapper
             and matches_type(declared.replacement, type(module.module))
-            and (_matches_name(declared.pattern, module.names) or matches_type(declared.pattern, type(module.module)))
+            and (matches_any(declared.pattern, module.names) or matches_type(declared.pattern, type(module.module)))
         )
     names = tuple(sorted(matched, key=natural_key))
     return ReplacementFacts(pattern=declared.pattern, replacement=declared.replacement, matched=names)
-
-
-def _matches_name(pattern: str, names: Iterable[str]) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(glob_matches(pattern, name) or fnmatchcase(name, pattern) for name in names)
 
 
 def data_facts(pipeline: DataPipeline) -> DataFacts:

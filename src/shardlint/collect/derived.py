@@ -17,7 +17,8 @@ from attrs import frozen
 
 from ..facts import DerivedBuffer
 from ..introspect.attributes import own, read
-from ..introspect.walk import Walk, WalkedModule, joined, registry, text
+from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..names import joined
 from .declarations import REBUILDABLE_SPECS, registry_set
 from .invariants import random_states_kept
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.keys import matches_any
+from ..analysis.contract_globs import matches_any
 from ..boxes import PARTIAL, DimRanges, replay, shape_of
 from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer
@@ -18,6 +18,7 @@ from ..introspect.attributes import read
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
 from ..introspect.walk import registry
+from ..names import ROOT
 from .derived import BUDGET, LARGEST, difference, readable
 from .invariants import random_states_kept
 from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
@@ -115,7 +116,7 @@ class _Rebuilding:
     def seen(self) -> dict[str, tuple[Any, ...]]:
         """What changes when a tensor of the model or its gradient is written, or another one is put in its place."""
         tensors = {tensor.fqn: _state(tensor.tensor) for tensor in self.walk.tensors}
-        return tensors | {module.fqn or "<root>": _registered(module.module) for module in self.walk.modules}
+        return tensors | {module.fqn or ROOT: _registered(module.module) for module in self.walk.modules}
 
     def problems(self) -> Iterator[ContractProblem]:
         """Each failure once, with the first buffer and the number of others."""

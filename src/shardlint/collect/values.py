@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,6 @@ from .sharding import OwnershipTables
 from .write_watch import Planted, unwritten_elements, watch_of
 
 _PLAIN = ("Tensor", "Parameter", "FlatParameter", "Buffer", "UninitializedBuffer")
-_DIGEST_LIMIT = 2**16  # bytes
 _SAMPLE = 1024  # elements
 
 
@@ -106,7 +104,6 @@ class _Look:
             elements=local.numel(),
             constant=low == high,
             magnitude=_magnitude(local),
-            digest=_digest(local),
         )
         if math.isfinite(low) and math.isfinite(high):
             facts = evolve(facts, minimum=low, maximum=high)
@@ -189,13 +186,3 @@ def _magnitude(local: Any) -> float | None:
     sample = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].float().abs()
     value = float(sample.median())
     return value if math.isfinite(value) else None
-
-
-def _digest(local: Any) -> str | None:
-    import torch
-
-    if local.numel() * local.element_size() > _DIGEST_LIMIT or not local.is_contiguous():
-        return None
-    # A copy: memory that numpy has seen can never be resized again, and FSDP frees gathered parameters by resizing.
-    data = local.to("cpu", copy=True).reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -11,14 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..contract import COMPARISONS, LIFECYCLE_PHASES, PROBE_STAGES
 from ..engine.suppressions import check_rule
 from .kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
 from .tables import Free, Key, ListOf, MapOf, Table
 
 VERSION = 1
-PHASES = ("structure", "materialization", "checkpoint", "runtime")
-STAGES = ("build", "load", "train", "save")
-COMPARISONS = ("exact", "numeric")
 LEVELS = ("error", "warning", "info")
 _CHECKER = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 
@@ -43,7 +41,7 @@ PROBE = Table(
     (
         Key("glob", _GLOB, "Case-sensitive glob over parameter FQNs.", required=True),
         Key("required", Boolean(), "Whether it is an error when it matches no parameter.", default=True),
-        Key("stages", ListOf(item=Choice(STAGES), bare=True), "When values are compared. Without effect (D109)."),
+        Key("stages", ListOf(item=Choice(PROBE_STAGES), bare=True), "When values are compared. Without effect (D109)."),
         Key("comparison", Choice(COMPARISONS), "How values are compared. Without effect (D109).", default="exact"),
         Key("replica-check", Boolean(), "Whether replicas must be equal. Without effect (D109).", default=False),
     ),
@@ -53,7 +51,7 @@ INVARIANT = Table(
     (
         Key("name", _NAME, "The invariant's name.", required=True),
         Key("checker", _IMPORT, "The function that checks it, as package.module:name.", required=True),
-        Key("phase", _NAME, f"{', '.join(PHASES)}; D101 reports any other.", default="structure"),
+        Key("phase", _NAME, f"{', '.join(LIFECYCLE_PHASES)}; D101 reports any other.", default="structure"),
     )
 )
 DATA = Table(

@@ -1,5 +1,6 @@
 """Frozen facts: what collectors produce and rules read. Nothing here imports torch."""
 
+from ..names import ROOT
 from .adapters import AdapterFacts
 from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
@@ -54,7 +55,6 @@ from .sharding import (
     DENSE,
     EXPERT,
     LOCAL,
-    ROOT,
     UNMANAGED,
     UNTRACKED,
     LayoutFacts,

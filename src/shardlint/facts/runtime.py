@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from ..names import ROOT
+
 SHARDING_KINDS = ("fsdp2", "hsdp", "replicate", "fsdp1", "hyperparallel")
 """Kinds of units whose parameters are gathered by hooks of the unit's forward: one that is bypassed is not gathered."""
 
@@ -75,7 +77,7 @@ class TracedUnit:
     @property
     def at_root(self) -> bool:
         """Whether the root module is one of the unit's modules."""
-        return "<root>" in self.modules
+        return ROOT in self.modules
 
 
 @frozen(kw_only=True)

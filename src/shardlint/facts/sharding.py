@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from ..boxes import Box, Placement
+from ..names import ROOT
 from .frozen import EMPTY, FrozenDict
 
-ROOT = "<root>"
 UNMANAGED = "<unmanaged>"
 UNTRACKED = "<untracked:"
 

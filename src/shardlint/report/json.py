@@ -7,7 +7,8 @@ from typing import Any, TextIO
 import msgspec
 
 from ..engine.runner import Outcome, Status
-from ..facts import FrozenDict, thaw
+from ..facts import FrozenDict
+from ..facts.codec import encode_hook
 from ..rule import Finding, Phase, Severity, SubjectKind
 from .model import Report, Verdict
 from .options import ReportOptions
@@ -137,16 +138,10 @@ def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:
 def encode(value: Any) -> str:
     """Indented JSON of attrs classes, frozen dicts and plain values; lone surrogates are written as escapes."""
     try:
-        data = msgspec.json.encode(value, enc_hook=_enc_hook)
+        data = msgspec.json.encode(value, enc_hook=encode_hook)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_enc_hook)))
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=encode_hook)))
     return msgspec.json.format(data, indent=2).decode()
-
-
-def _enc_hook(value: object) -> Any:
-    if isinstance(value, FrozenDict):
-        return thaw(value)
-    raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
 def report_schema() -> dict[str, Any]:

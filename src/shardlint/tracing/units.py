@@ -9,10 +9,9 @@ from attrs import define, field
 
 from ..collect.sharding.fsdp2 import groups_of, state_of
 from ..collect.sharding.groups import has_base
-from ..facts.sharding import ROOT
 from ..introspect.versioned import UNKNOWN, first, known, listed
-from ..introspect.walk import Walk, joined, registry
-from ..names import natural_key
+from ..introspect.walk import Walk, registry
+from ..names import ROOT, joined, natural_key
 
 MODULE = "module"
 _CONTAINERS = ("ModuleList", "Sequential", "ModuleDict")

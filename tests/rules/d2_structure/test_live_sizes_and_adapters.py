@@ -8,7 +8,7 @@ from torch import nn
 
 from shardlint import Target
 from shardlint.checkpoint.tokenizer import tokenizer_size
-from shardlint.collect import collect
+from shardlint.collect import CollectOptions, collect
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.option_inert import OptionInert
 from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def facts_of(model, **more):
-    facts = collect(Target(model=model, **more), values=False)
+    facts = collect(Target(model=model, **more), CollectOptions(values=False))
     assert not facts.problems
     return facts
 

@@ -13,7 +13,6 @@ from ...facts.sharding import (
     DENSE,
     EXPERT,
     LOCAL,
-    ROOT,
     UNTRACKED,
     LayoutFacts,
     MeshFacts,
@@ -23,7 +22,7 @@ from ...facts.sharding import (
 )
 from ...introspect.versioned import UNKNOWN
 from ...introspect.walk import Walk
-from ...names import natural_key
+from ...names import ROOT, natural_key
 from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
 
 MARKS = (
