@@ -14,6 +14,24 @@ def _forget_modules_of_temporary_folders(tmp_path_factory):
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def _rules_find_something_in_live_objects(request, monkeypatch):
+    """Hold a test to its mark `live(codes)`: it collects facts, and each of the rules finds something in them."""
+    mark = request.node.get_closest_marker("live")
+    if mark is None:
+        yield
+        return
+    from shardlint.collect.collection import Assembly
+    from shardlint.rule import Rule
+
+    found, collected, finding, run = set(), [], Rule.finding, Assembly.run
+    monkeypatch.setattr(Rule, "finding", lambda rule, **said: found.add(rule.code) or finding(rule, **said))
+    monkeypatch.setattr(Assembly, "run", lambda assembly, build: collected.append(1) or run(assembly, build))
+    yield
+    assert collected, "the test collects nothing"
+    assert set(mark.args) <= found, "rules that the test is marked with found nothing in it"
+
+
 @pytest.fixture(scope="module")
 def one_rank():
     """A process group of one rank, for models sharded by FSDP2."""

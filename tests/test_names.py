@@ -11,7 +11,10 @@ from shardlint.names import (
     collapse_exactly,
     did_you_mean,
     glob_matches,
+    listed,
     natural_key,
+    ordered,
+    owner_of,
     pattern_of,
     printable,
     ranges,
@@ -148,3 +151,11 @@ def test_closest():
     assert closest("missing-kye", ["missing-key", "other"]) == ("missing-key",)
     assert did_you_mean("D30", ["D301"]) == " (did you mean 'D301'?)"
     assert did_you_mean("zzz", ["D301"]) == ""
+
+
+def test_names_in_messages():
+    assert listed(["b", "a", "b"]) == "b, a"
+    assert listed(map(str, range(10))) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+    assert listed("abc", 2) == "a, b and 1 more"
+    assert ordered(["l.10", "l.2", "l.10"]) == ("l.2", "l.10")
+    assert (owner_of("a.b.weight"), owner_of("weight")) == ("a.b", "<root>")

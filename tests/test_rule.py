@@ -29,7 +29,7 @@ class NeedsValue:
         ({"needs": [Section.MODEL]}, "needs must be a tuple of Section"),
         ({"needs": ("model",)}, "needs must be a tuple of Section"),
         ({"blocks": "D3"}, "blocks must be a tuple of str"),
-        ({"blocks": ("",)}, "blocks takes ALL, phases, codes and code prefixes, got ''"),
+        ({"blocks": ("",)}, "blocks takes ALL, phases, codes, code prefixes and tags (tag:...), got ''"),
         ({"blocks": ("some-rule",)}, "blocks takes ALL"),
         ({"tags": (1,)}, "tags must be a tuple of str"),
         ({"since": 1}, "since must be a str"),

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from shardlint import Facts, Finding, Rule, Section, Severity, SubjectKind
 from shardlint.facts import FileProblem
 
-# The settings beside the weights: what is wrong with them says nothing about the weights (D523).
+# The settings next to the weights: what is wrong with them says nothing about the weights (D523).
 COMPANIONS = ("config.json", "generation_config.json")
 _WEIGHTS = ("safetensors", "lfs-pointer", "pickle", "gguf", "dcp", "adapter")
-# What cannot be judged while a file that counts cannot be read. Rules that compare what was read run all the same.
-BLOCKED_BY_FILES: tuple[str, ...] = ("D501", "D510", "D516", "D522", "D524", "V002")
+# The tag of rules that cannot judge while a file that counts cannot be read, and that of rules that compare what was
+# read and run all the same. Every rule about a checkpoint says which it is.
+WHOLE_CHECKPOINT = "whole-checkpoint"
+READ_FILES = "read-files"
 
 
 class FileProblemRule(Rule, abstract=True):
     """
     A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them.
 
-    A problem of a weight file that no loader opens (it stands beside the files that count) is told as information,
+    A problem of a weight file that no loader opens (it stands beside the files that count) is reported as information,
     which blocks nothing.
     """
 
     needs = (Section.CHECKPOINT,)
-    blocks = BLOCKED_BY_FILES
+    blocks: ClassVar[tuple[str, ...]] = (f"tag:{WHOLE_CHECKPOINT}",)
     sayings: dict[str, str]
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         named = set(checkpoint.index.weight_map.values()) if checkpoint.index else set()
         beside = {file.name for file in checkpoint.files if not file.counts and file.kind in _WEIGHTS} - named
         for number, problem in enumerate(checkpoint.problems):

@@ -16,9 +16,9 @@ class InvariantRule(Rule, abstract=True):
     lifecycle: str
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
+        contract = facts.require(Section.CONTRACT)
         unknown = []
-        for outcome in facts.contract.invariants:
+        for outcome in contract.invariants:
             if outcome.phase != self.lifecycle:
                 continue
             if outcome.status in ("failed", "raised"):

@@ -24,22 +24,22 @@ def shardlint_rules() -> tuple[type[Rule], ...]:
 
 
 def _rule_classes() -> Iterator[type[Rule]]:
-    for phase in sorted(item.name for item in resources.files("shardlint_rules").iterdir() if _is_phase(item)):
+    for phase in sorted(folder.name for folder in resources.files("shardlint_rules").iterdir() if _is_phase(folder)):
         for name in _modules_in(f"shardlint_rules.{phase}"):
             yield from _rules_of(f"shardlint_rules.{phase}.{name}")
 
 
-def _is_phase(item: Traversable) -> bool:
-    return not item.name.startswith(("_", ".")) and item.is_dir()
+def _is_phase(entry: Traversable) -> bool:
+    return not entry.name.startswith(("_", ".")) and entry.is_dir()
 
 
 def _modules_in(package: str) -> list[str]:
     """
     The public modules of a package. Raises `OSError` when its folder cannot be listed.
 
-    `pkgutil.iter_modules` would take such a folder for an empty one, and its rules would be missing without a word.
+    `pkgutil.iter_modules` would take such a folder for an empty one, and its rules would be missing silently.
     """
-    names = {inspect.getmodulename(item.name) for item in resources.files(package).iterdir()}
+    names = {inspect.getmodulename(entry.name) for entry in resources.files(package).iterdir()}
     return sorted(name for name in names if name and not name.startswith("_"))
 
 

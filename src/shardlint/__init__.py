@@ -1,8 +1,24 @@
 """
 shardlint: a linter for the moment before a training or serving run starts.
 
-The names here, those of `shardlint.boxes`, `shardlint.facts`, `shardlint.names`, `shardlint.contract` and
-`shardlint.testing` are the public API; packs need nothing else. Importing this package does not import torch.
+The public API is what these modules name; packs need nothing else:
+
+- `shardlint`
+- `shardlint.analysis.*`
+- `shardlint.boxes`
+- `shardlint.collect.sharding`
+- `shardlint.contract`
+- `shardlint.facts`
+- `shardlint.integrations.loop`
+- `shardlint.integrations.pytest`
+- `shardlint.integrations.transformers`
+- `shardlint.names`
+- `shardlint.report`
+- `shardlint.testing`
+- `shardlint.tracing`
+- `shardlint.weights`
+
+Importing this package does not import torch.
 """
 
 import importlib
@@ -57,10 +73,28 @@ _NAMES_OF = {
     "tracing": ("trace",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
-_SUBMODULES = ("boxes", "contract", "facts", "names", "testing", "tracing")
+PUBLIC_MODULES = (
+    "shardlint",
+    "shardlint.analysis.*",
+    "shardlint.boxes",
+    "shardlint.collect.sharding",
+    "shardlint.contract",
+    "shardlint.facts",
+    "shardlint.integrations.loop",
+    "shardlint.integrations.pytest",
+    "shardlint.integrations.transformers",
+    "shardlint.names",
+    "shardlint.report",
+    "shardlint.testing",
+    "shardlint.tracing",
+    "shardlint.weights",
+)
+"""The modules that packs may import; of one that ends in `.*` every module. The built-in rules are held to it."""
+_SUBMODULES = tuple(module.split(".")[1] for module in PUBLIC_MODULES if module.count(".") == 1)
 
 __all__ = [
     "API_VERSION",
+    "PUBLIC_MODULES",
     "WHOLE",
     "Cost",
     "Examined",

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
-from ._arguments import check_config, check_facts, check_target, check_timeout, levels, texts
 from ._version import __version__
 from .engine.runner import SelectedRule, evaluate, sort_findings
 from .engine.suppressions import Suppressed, apply_suppressions
 from .engine.wishes import undone
 from .facts import Facts, Section
+from .lint_options import LintOptions, check_config, check_facts
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
-from .report.from_facts import collection_findings, coverage_of, metadata_of
+from .report.from_facts import collection_findings, coverage_mapping, metadata_of
 from .report.model import Report, untrusted, verdict_of
 from .rule import Cost, Severity
-from .target import LiveTarget, Target
+from .target import LiveTarget, Target, check_target, completed
 
 if TYPE_CHECKING:
+    from .collect import CollectOptions
     from .config import Settings
     from .contract import Contract, DataPipeline
     from .engine.selection import Layer, Selection
@@ -104,7 +105,7 @@ class Session:
             outcomes=outcomes,
             blocked_by=blocked_by,
             metadata=metadata_of(facts, self.registry),
-            coverage=coverage_of(facts),
+            coverage=coverage_mapping(facts),
             seconds=time.perf_counter() - started,
         )
         return LintRun(report=report, suppressed=hidden)
@@ -165,7 +166,7 @@ def lint_facts(
     """
     Lint facts that are there already; nothing here imports torch. Without settings the defaults hold.
 
-    Raises `TypeError` for what is no facts.
+    Raises `TypeError` for anything but facts.
     """
     check_facts(facts)
     chosen = settings_of(False) if settings is None else settings
@@ -193,7 +194,7 @@ def lint(
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
 
-    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 look at it.
+    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 check it.
 
     `config` is settings, the path of a file, False for none, or None for the nearest file above the working
     directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
@@ -207,20 +208,42 @@ def lint(
     Raises `TypeError` for arguments of the wrong kind, `ConfigError` and `SelectionError` for settings and selectors
     that cannot be followed.
     """
-    check_timeout(rank_timeout)
-    target = _target(model, checkpoint, optimizer, contract, load_info, data, trace, name)
-    settings = settings_of(config)
-    registry = load_registry(settings)
-    session = open_session(
-        settings,
-        registry=registry,
-        layers=(_argument_layer(select, extend_select, ignore, severity),),
-        heavy=heavy,
+    target = _target(
+        model,
+        Target(
+            checkpoint=checkpoint,
+            optimizer=optimizer,
+            contract=contract,
+            load_info=load_info,
+            data=data,
+            trace=trace,
+            name=name,
+        ),
     )
+    return lint_target(
+        target,
+        LintOptions(
+            config=config,
+            select=select,
+            extend_select=extend_select,
+            ignore=ignore,
+            severity=severity,
+            heavy=heavy,
+            rank_timeout=rank_timeout,
+        ),
+    )
+
+
+def lint_target(target: Target, options: LintOptions) -> Report:
+    """Lint what `target` says by `options`, as `lint` does, and raise what `lint` raises."""
+    settings = settings_of(options.config)
+    registry = load_registry(settings)
+    session = open_session(settings, registry=registry, layers=(options.layer,), heavy=options.heavy)
+    collecting = collect_options(settings, registry, values=session.wants_values)
     return lint_in_job(
-        lambda: (_collect(target, registry, settings, session.wants_values), live_of(target, settings, rank_timeout)),
+        lambda: (_collect(target, collecting), live_of(target, settings, options.rank_timeout)),
         lambda facts, live: session.run(facts, live).report,
-        rank_timeout,
+        options.rank_timeout,
     ).report
 
 
@@ -237,9 +260,20 @@ def snapshot(
     name: str = "",
 ) -> Facts:
     """Collect the facts of a live model (a module or a `Target`) without judging them."""
-    target = _target(model, checkpoint, optimizer, contract, load_info, data, trace, name)
+    target = _target(
+        model,
+        Target(
+            checkpoint=checkpoint,
+            optimizer=optimizer,
+            contract=contract,
+            load_info=load_info,
+            data=data,
+            trace=trace,
+            name=name,
+        ),
+    )
     settings = settings_of(config)
-    return _collect(target, load_registry(settings), settings)
+    return _collect(target, collect_options(settings, load_registry(settings)))
 
 
 def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settings:
@@ -265,46 +299,35 @@ def live_of(target: Target, settings: Settings, rank_timeout: float = 0.0) -> Li
     )
 
 
-def _target(model: Any, checkpoint: str | Path | None, optimizer: Any, *rest: Any) -> Target:
-    contract, load_info, data, trace, name = rest
-    given = {
-        "checkpoint": checkpoint,
-        "optimizer": optimizer,
-        "contract": contract,
-        "load_info": load_info,
-        "data": data,
-        "trace": trace,
-    }
-    more = {key: value for key, value in given.items() if value is not None} | ({"name": name} if name else {})
-    if isinstance(model, Target):
-        from attrs import evolve
+def collect_options(
+    settings: Settings,
+    registry: Registry | None = None,
+    *,
+    contract: Contract | str | None = None,
+    values: bool = True,
+) -> CollectOptions:
+    """How to collect by `settings`, with the contracts and collectors of the packs of `registry`."""
+    from .collect.options import CollectOptions
 
-        target = evolve(model, **more)
-    else:
-        target = Target(model=model, **more)
-    if target.model is None and target.checkpoint is None:
-        from .target import TargetError
+    return CollectOptions(
+        contract=contract,
+        declared=settings.contract,
+        declared_in="the configuration file" if settings.file is None else str(settings.file),
+        packs=registry,
+        expert_axes=settings.expert_axes,
+        renames=settings.checkpoint.renames,
+        allow_overlay=settings.checkpoint.allow_overlay,
+        values=values,
+    )
 
-        raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
+
+def _target(model: Any, more: Target) -> Target:
+    target = completed(model, more)
     check_target(target)
     return target
 
 
-def _argument_layer(
-    select: Iterable[str], extend_select: Iterable[str], ignore: Iterable[str], severity: Mapping[str, str] | None
-) -> Layer:
-    from .engine.selection import flag_layer
-
-    return flag_layer(
-        texts("select", select),
-        texts("extend_select", extend_select),
-        texts("ignore", ignore),
-        levels(severity),
-        flag="{}",
-    )
-
-
-def _collect(target: Target, registry: Registry, settings: Settings, values: bool = True) -> Facts:
+def _collect(target: Target, options: CollectOptions) -> Facts:
     from .collect import collect
 
-    return collect(target, registry=registry, settings=settings, values=values)
+    return collect(target, options)

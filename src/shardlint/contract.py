@@ -5,6 +5,10 @@ A contract is looked up by `config.model_type`, then by each of `config.architec
 (`shardlint_contracts`); it can also stand in the configuration file, be named on the command line
 (`--contract package.module:name`) or be handed over in `Target.contract`. Each of those wins over the packs.
 
+A glob is read in the one language of shardlint: `*` stands for one dotted segment or a part of one, `**` for any number
+of segments, none included (`shardlint.names.compile_glob`). `model.*.bias` covers `model.norm.bias`, `model.**.bias`
+also `model.layers.0.mlp.bias`.
+
 Every class here is validated when it is built: empty names, empty globs, unknown values and checkers that cannot be
 called raise `ContractError`, which names the field.
 """
@@ -167,7 +171,7 @@ def _members_field(kind: type) -> Any:
 @frozen(kw_only=True)
 class Probe:
     """
-    A parameter that must exist: a case-sensitive `fnmatch` glob over parameter FQNs.
+    A parameter that must exist: a case-sensitive glob over parameter FQNs.
 
     A `required` probe that matches nothing is V001. `stages` say when its values are to be compared (empty: always),
     `comparison` how, and `replica_check` whether replicas of it must agree between ranks.

@@ -66,9 +66,9 @@ DIAGNOSTICS = {
             name="rule-crashed",
             severity=Severity.ERROR,
             suppressible=False,
-            does="A rule raised, exited, yielded something that is no finding of its own, or changed the facts.",
+            does="A rule raised, exited, yielded something that is not a finding of its own, or changed the facts.",
             why="What the rule looks for was not looked for, so a run without its findings proves nothing about it.",
-            remedy="Report the crash to the pack's authors with the frame shown; until it is mended, ignore the rule.",
+            remedy="Report the crash to the pack's authors with the frame shown; until it is fixed, ignore the rule.",
         ),
         Diagnostic(
             code="SL002",
@@ -95,7 +95,7 @@ DIAGNOSTICS = {
             suppressible=False,
             does="A suppression's last day has passed, so it suppresses nothing any more.",
             why="Somebody decided to live with the defect until that day, and no longer.",
-            remedy="Mend the defect, or decide anew: give a new date with its reason.",
+            remedy="Fix the defect, or decide again: give a new date with its reason.",
         ),
         Diagnostic(
             code="SL005",

@@ -14,6 +14,9 @@ _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _CLASS = re.compile(r"\[!?\]?[^\]]*\]")
 _SEGMENTS = r"(?:[^.]*\.)*"
 
+ROOT = "<root>"
+"""How messages and evidence call the root module, whose FQN is empty."""
+
 _Template = tuple[str | None, ...]  # the segments of a name, None for an index
 
 
@@ -123,6 +126,41 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 rule`, `2 rules`, `12,000 rules`: the one way in which messages and reports count things."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """`a, b, c and 4 more`: the first of the names as they come, each once, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - limit
+    return ", ".join(distinct[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in natural order, each once."""
+    return tuple(sorted(set(names), key=natural_key))
+
+
+def joined(prefix: str, name: str) -> str:
+    """`prefix.name`, or `name` below the root, whose prefix is empty."""
+    return f"{prefix}.{name}" if prefix else name
+
+
+def owner_of(fqn: str) -> str:
+    """The module that holds the tensor `fqn`, as findings name it: its FQN, `<root>` for the root."""
+    return fqn.rpartition(".")[0] or ROOT
+
+
+def first_line(error: BaseException, limit: int = 200, *, kind: bool = False) -> str:
+    """
+    The first line of what the error says, of at most `limit` characters; its type's name when it says nothing.
+
+    With `kind` the type's name stands before it: `ValueError: bad size`.
+    """
+    name = type(error).__name__
+    text = (str(error).splitlines() or [""])[0][:limit]
+    if not text:
+        return name
+    return f"{name}: {text}" if kind else text
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from attrs import field, frozen
 
-from .facts import Facts, FrozenDict, Section, Unknown, UnknownFact
+from .facts import Facts, FrozenDict, Section, Unknown
+from .facts import NotEvaluated as NotEvaluated  # noqa: PLC0414 - part of the vocabulary of this module
 
 if TYPE_CHECKING:
     from .target import LiveTarget
 
 CODE_PATTERN = re.compile(r"(?:[DV][0-9]{3}|[A-Z]{2,8}[0-9]{3})\Z")
-GATE_PATTERN = re.compile(r"(?:ALL|[A-Z]{1,8}[0-9]{0,3})\Z")
+GATE_PATTERN = re.compile(r"(?:ALL|[A-Z]{1,8}[0-9]{0,3}|tag:\S+)\Z")
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*\Z")
 PAGE_HEADINGS = ("What it does", "Why it is unsafe", "What to do")
 
 
 class RuleDefinitionError(TypeError):
     """A rule class that breaks the rules for rules: bad code or name, missing page text, unknown phase."""
-
-
-class NotEvaluated(UnknownFact):
-    """Raised by a rule that finds out, while it judges, that it lacks a fact. The text says which."""
 
 
 class Unfinished(NotEvaluated):
@@ -252,8 +249,8 @@ class Rule:
     once, as the one subject `WHOLE`. `noun` is what one subject is called, in the singular.
 
     `needs` are the sections without which the rule cannot be evaluated. `blocks` are selectors (codes, prefixes,
-    phases) of rules that make no sense once this one found an error: such a rule is a gate. `options_type` is an
-    attrs class with defaults for every field; the configured instance is `self.options`.
+    phases, `tag:` and a tag) of rules that make no sense once this one found an error: such a rule is a gate.
+    `options_type` is an attrs class with defaults for every field; the configured instance is `self.options`.
 
     A subclass with `abstract=True` in its class line is a base for rules, not a rule. Raises
     `RuleDefinitionError` when the class is created wrongly.
@@ -385,7 +382,10 @@ def _validate(cls: type[Rule]) -> None:
         good = isinstance(value, tuple) and all(isinstance(item, member) for item in value)
         need(good, f"{name} must be a tuple of {member.__name__}, got {value!r}")
     for selector in cls.blocks:
-        need(bool(GATE_PATTERN.match(selector)), f"blocks takes ALL, phases, codes and code prefixes, got {selector!r}")
+        need(
+            bool(GATE_PATTERN.match(selector)),
+            f"blocks takes ALL, phases, codes, code prefixes and tags (tag:...), got {selector!r}",
+        )
     for name in ("since", "noun"):
         need(isinstance(getattr(cls, name), str), f"{name} must be a str, got {getattr(cls, name)!r}")
     _validate_behaviour(cls, need)

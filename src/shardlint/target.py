@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import field, frozen
+from attrs import asdict, evolve, field, frozen
+
+from .facts import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +46,7 @@ class LiveTarget:
     The live objects that a heavy rule may read, and its limits.
 
     `progress(done, total, what)` is called with bytes done and to do. `max_memory` is in bytes, None without a limit.
-    `sample` is the fraction of the weights to look at; below one, nothing passes. `reports` is a folder for report
+    `sample` is the fraction of the weights to compare; below one, nothing passes. `reports` is a folder for report
     files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
     owner's renamings of checkpoint keys. `external` describes tensors outside the module
     (`shardlint.weights.ExternalState`). `replicas` is `digest` or `full`, None for what the rule's options say.
@@ -65,3 +68,43 @@ class LiveTarget:
     replicas: Literal["digest", "full"] | None = None
     rank_timeout: float | None = None
     stop: Callable[[], bool] | None = None
+
+
+def completed(model: Any, more: Target) -> Target:
+    """
+    `model` when it is a `Target`, else one for it, with what `more` says beside.
+
+    Raises `TargetError` when there is neither a model nor a checkpoint.
+    """
+    base = model if isinstance(model, Target) else Target(model=model)
+    said = {name: value for name, value in asdict(more, recurse=False).items() if value is not None and name != "name"}
+    target = evolve(base, **said, name=more.name or base.name)
+    if target.model is None and target.checkpoint is None:
+        raise TargetError("expected a model or a checkpoint to look at, got neither: the model is None")
+    return target
+
+
+def check_target(target: Target) -> None:
+    """
+    Raise `TypeError` for a part of `target` that cannot be what it is taken for.
+
+    Optimizers are of many classes, so only what certainly is none is refused; a model is judged where torch is known.
+    """
+    from .contract import DataPipeline
+
+    if isinstance(target.model, Facts):
+        raise TypeError("expected a model or a shardlint.Target, got Facts: facts are linted by shardlint.lint_facts")
+    checkpoint, optimizer, data = target.checkpoint, target.optimizer, target.data
+    if checkpoint is not None and not isinstance(checkpoint, (str, os.PathLike)):
+        raise wrong_argument("checkpoint", "the path of a folder or file", checkpoint)
+    if isinstance(optimizer, type):
+        raise TypeError(f"optimizer: expected an optimizer, got the class {optimizer.__name__}; pass an instance")
+    if isinstance(optimizer, (str, bytes, int, float)):
+        raise wrong_argument("optimizer", "an optimizer, or several in a list or mapping", optimizer)
+    if data is not None and not isinstance(data, DataPipeline):
+        raise wrong_argument("data", "a shardlint.contract.DataPipeline", data)
+
+
+def wrong_argument(name: str, wanted: str, got: Any) -> TypeError:
+    """The error that says what was expected of an argument, and what it is."""
+    return TypeError(f"{name}: expected {wanted}, got {got!r} of type {type(got).__name__}")

@@ -3,25 +3,32 @@
 import inspect
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 
 import shardlint
 
-PUBLIC = (
-    "shardlint",
-    "shardlint.boxes",
-    "shardlint.collect.sharding",
-    "shardlint.contract",
-    "shardlint.analysis.coverage",
-    "shardlint.facts",
-    "shardlint.integrations.loop",
-    "shardlint.integrations.pytest",
-    "shardlint.names",
-    "shardlint.report",
-    "shardlint.testing",
-    "shardlint.weights",
-)
+ROOT = Path(__file__).parents[2]
+
+
+def expanded():
+    """The names of the public modules, each module of a public package by itself."""
+    for name in shardlint.PUBLIC_MODULES:
+        if not name.endswith(".*"):
+            yield name
+            continue
+        package = import_module(name.removesuffix(".*"))
+        yield from (module.name for module in walk_packages(package.__path__, package.__name__ + "."))
+
+
+PUBLIC = tuple(expanded())
+LISTED = "\n".join(f"- `{name}`" for name in shardlint.PUBLIC_MODULES)
+
+
+def test_the_package_and_the_page_for_packs_list_the_public_modules():
+    assert f"\n\n{LISTED}\n\n" in shardlint.__doc__
+    assert f"<!-- public modules -->\n{LISTED}\n<!-- end -->" in (ROOT / "docs" / "packs.md").read_text()
 
 
 def ours(module):

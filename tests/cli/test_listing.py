@@ -231,8 +231,8 @@ def test_an_unknown_selector_of_a_file_has_its_place(run, tmp_path, clean):
     (tmp_path / "shardlint.yaml").write_text("lint:\n  select: [D4, D99]\n  severity: {D98: error}\n")
     done = run("lint", clean)
     assert done.status == 2
-    assert "shardlint.yaml:2:16: lint.select[1]: 'D99' is no rule" in done.err
-    assert "shardlint.yaml:3:19: lint.severity.D98: 'D98' is no rule" in done.err
+    assert "shardlint.yaml:2:16: lint.select[1]: 'D99' is not a rule" in done.err
+    assert "shardlint.yaml:3:19: lint.severity.D98: 'D98' is not a rule" in done.err
 
 
 def test_an_unknown_output_format_of_a_file_has_its_place(run, tmp_path, clean):

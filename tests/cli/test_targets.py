@@ -203,7 +203,7 @@ BAD_TARGETS = {
     "half.json": "half.json",
     "future.json": "future.json",
     "nofacts.json": "nofacts.json",
-    "ckpt/model.bin": "is no checkpoint file that can be read",
+    "ckpt/model.bin": "is not a checkpoint file that can be read",
 }
 
 

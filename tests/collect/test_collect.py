@@ -9,7 +9,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 
 from shardlint import Section, Target
 from shardlint.checkpoint import folder as checkpoint_module
-from shardlint.collect import Collector, TargetError, collect, collect_resolved, resolve
+from shardlint.collect import CollectOptions, Collector, TargetError, collect, collect_resolved, resolve
 from shardlint.facts import ContractFacts, DataFacts
 from shardlint.facts.codec import decode_facts, encode_facts
 
@@ -88,7 +88,7 @@ class Registered:
     name: str
     section: str
     function: object
-    pack: str = "acme"
+    collector: object = None
     label: str = "acme (acme-pack 1.0)"
     root: str = ""
 
@@ -126,7 +126,7 @@ def test_packs_collectors_one_by_one():
         Registered(name="nothing", section="data", function=lambda *_: None),
         Registered(name="lazy", section="contract", function=lazily),
     )
-    facts = collect(Target(model=nn.Linear(1, 1)), registry=registry)
+    facts = collect(Target(model=nn.Linear(1, 1)), CollectOptions(packs=registry))
     assert facts.contract.lazy_buffers == ("cache",)
     assert "contract" not in facts.absent
     assert facts.data is None
@@ -146,7 +146,7 @@ def test_packs_collectors_one_by_one():
 
 def test_a_failed_collector_does_not_hide_a_section_that_is_there():
     registry = Registry(Registered(name="raising", section="model", function=raising))
-    facts = collect(Target(model=nn.Linear(1, 1)), registry=registry)
+    facts = collect(Target(model=nn.Linear(1, 1)), CollectOptions(packs=registry))
     assert facts.model is not None
     assert "model" not in facts.absent
     assert [item.section for item in facts.problems] == ["model"]

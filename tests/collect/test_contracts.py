@@ -9,7 +9,7 @@ from attrs import frozen
 from torch import nn
 
 from shardlint import FrozenDict, Target
-from shardlint.collect import TargetError, collect
+from shardlint.collect import CollectOptions, TargetError, collect
 from shardlint.collect.contracts import find_contract, queries
 from shardlint.contract import (
     Contract,
@@ -83,7 +83,7 @@ def test_a_provider_that_fails_is_a_problem_told_once():
     assert [(item.where, item.error) for item in found.problems] == [
         ("pack acme (acme-pack 1.0)", "it raised KeyError: 3")
     ]
-    facts = collect(Target(model=with_config()), registry=Registry(acme=[broken]))
+    facts = collect(Target(model=with_config()), CollectOptions(packs=Registry(acme=[broken])))
     assert facts.contract.problems[0].error == "it raised KeyError: 3"
 
 
@@ -93,9 +93,7 @@ def with_config(model=None):
     return model
 
 
-class SettingsLike:
-    contract = FrozenDict(probes=({"glob": "declared"},))
-    file = "shardlint.yaml"
+DECLARED = {"declared": FrozenDict(probes=({"glob": "declared"},)), "declared_in": "shardlint.yaml"}
 
 
 def test_what_is_named_wins_over_what_is_given_over_what_is_declared(tmp_path, monkeypatch):
@@ -105,13 +103,13 @@ def test_what_is_named_wins_over_what_is_given_over_what_is_declared(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     registry = Registry(acme=[Answer(contract=Contract(name="pack"))])
     target = Target(model=with_config(), contract=Contract(name="given"))
-    everything = {"registry": registry, "settings": SettingsLike()}
-    assert collect(target, contract="owner_contract:named", **everything).contract.name == "named"
-    assert collect(target, contract=Contract(name="direct"), **everything).contract.name == "direct"
-    assert collect(target, **everything).contract.name == "given"
-    declared = collect(Target(model=with_config()), **everything).contract
+    everything = {"packs": registry, **DECLARED}
+    assert collect(target, CollectOptions(contract="owner_contract:named", **everything)).contract.name == "named"
+    assert collect(target, CollectOptions(contract=Contract(name="direct"), **everything)).contract.name == "direct"
+    assert collect(target, CollectOptions(**everything)).contract.name == "given"
+    declared = collect(Target(model=with_config()), CollectOptions(**everything)).contract
     assert (declared.source, declared.probes[0].glob) == ("shardlint.yaml", "declared")
-    packs = collect(Target(model=with_config()), registry=registry).contract
+    packs = collect(Target(model=with_config()), CollectOptions(packs=registry)).contract
     assert (packs.name, packs.replaces) == ("pack", "")
 
 
@@ -119,10 +117,11 @@ def test_what_is_named_wins_over_what_is_given_over_what_is_declared(tmp_path, m
 def test_whose_contract_is_replaced_is_written_down(how):
     registry = Registry(AcmeForCausalLM=[Answer(contract=Contract(name="pack"))])
     given = Contract(name="given") if how == "given" else None
-    settings = SettingsLike() if how == "declared" else None
-    replaced = collect(Target(model=with_config(), contract=given), registry=registry, settings=settings).contract
+    declared = DECLARED if how == "declared" else {}
+    target = Target(model=with_config(), contract=given)
+    replaced = collect(target, CollectOptions(packs=registry, **declared)).contract
     assert replaced.replaces == "pack acme (acme-pack 1.0) for AcmeForCausalLM"
-    alone = collect(Target(model=with_config(), contract=given), registry=Registry(), settings=settings).contract
+    alone = collect(target, CollectOptions(packs=Registry(), **declared)).contract
     assert alone.replaces == ""
 
 
@@ -154,9 +153,15 @@ def providers(tmp_path):
 
 def test_providers_by_name(providers):
     model = with_config()
-    assert collect(Target(model=model), contract=f"{providers}:plain").contract.name == "plain"
-    assert collect(Target(model=model), contract=f"{providers}:asked").contract.name == "asked model_type acme"
-    assert collect(Target(model=nn.Linear(1, 1)), contract=f"{providers}:asked").contract.name == "asked model_type "
+    assert collect(Target(model=model), CollectOptions(contract=f"{providers}:plain")).contract.name == "plain"
+    assert (
+        collect(Target(model=model), CollectOptions(contract=f"{providers}:asked")).contract.name
+        == "asked model_type acme"
+    )
+    assert (
+        collect(Target(model=nn.Linear(1, 1)), CollectOptions(contract=f"{providers}:asked")).contract.name
+        == "asked model_type "
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_providers_by_name(providers):
     [("raising", "raised KeyError"), ("wrong", "got dict"), ("number", "got int")],
 )
 def test_a_provider_that_gives_no_contract_is_a_problem(providers, name, text):
-    facts = collect(Target(model=with_config()), contract=f"{providers}:{name}")
+    facts = collect(Target(model=with_config()), CollectOptions(contract=f"{providers}:{name}"))
     (problem,) = facts.contract.problems
     assert problem.where.endswith(f":{name}")
     assert text in problem.error
@@ -173,7 +178,7 @@ def test_a_provider_that_gives_no_contract_is_a_problem(providers, name, text):
 @pytest.mark.parametrize("text", ["gone_module:x", "gone.py:x", "nonsense"])
 def test_a_contract_name_that_does_not_exist_is_the_users_error(text):
     with pytest.raises(TargetError, match="contract"):
-        collect(Target(model=nn.Linear(1, 1)), contract=text)
+        collect(Target(model=nn.Linear(1, 1)), CollectOptions(contract=text))
 
 
 def test_what_is_no_contract_in_the_target_is_a_problem():
@@ -182,10 +187,8 @@ def test_what_is_no_contract_in_the_target_is_a_problem():
 
 
 def test_a_malformed_declaration_is_a_problem_for_each_field():
-    class Bad:
-        contract = FrozenDict(probes=({"glob": ""},), unknown=3)
-
-    facts = collect(Target(model=nn.Linear(1, 1)), settings=Bad())
+    declared = FrozenDict(probes=({"glob": ""},), unknown=3)
+    facts = collect(Target(model=nn.Linear(1, 1)), CollectOptions(declared=declared))
     assert [item.where for item in facts.contract.problems] == [
         "the configuration file: contract.probes[0].glob",
         "the configuration file: contract.unknown",
@@ -194,7 +197,9 @@ def test_a_malformed_declaration_is_a_problem_for_each_field():
 
 def outcome_of(checker, phase="structure", runtime=False, model=None):
     contract = Contract(invariants=[Invariant(name="a", checker=checker, phase=phase)])
-    facts = collect(Target(model=nn.Linear(1, 1) if model is None else model, contract=contract), runtime=runtime)
+    facts = collect(
+        Target(model=nn.Linear(1, 1) if model is None else model, contract=contract), CollectOptions(runtime=runtime)
+    )
     (found,) = facts.contract.invariants
     return found
 
@@ -306,7 +311,7 @@ class FastChild(Fast):
         ("**.1", "*", ("layers.1",)),
         ("*.1", "Fast", ("layers.1",)),
         ("Fast", "*Child", ("layers.10",)),
-        ("layers.*", "*test_contracts.Fast", ("layers.1", "layers.10")),
+        ("layers.*", "**.test_contracts.Fast", ("layers.1", "layers.10")),
         ("layers.0", "Fast", ()),
         ("gone.*", "Fast", ()),
     ],

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from shardlint import Target
+from shardlint.api import collect_options
 from shardlint.collect import collect
 from shardlint.config import load_settings
 from shardlint.contract import Contract, ContractError, Recipe, contract_from_mapping
@@ -33,7 +34,7 @@ def slopes(model, fqn):
     return 2.0 ** -torch.arange(1.0, 5.0)
 
 
-def facts_of(model, recipe, buffer="*slopes"):
+def facts_of(model, recipe, buffer="**.*slopes"):
     contract = Contract(recipes=[Recipe(buffer=buffer, recipe=recipe)])
     return collect(Target(model=model, contract=contract))
 
@@ -91,7 +92,7 @@ def test_from_a_settings_file(tmp_path, monkeypatch):
     (tmp_path / "shardlint.yaml").write_text(text)
     model = Slopes()
     model.slopes.zero_()
-    facts = collect(Target(model=model), settings=load_settings(tmp_path))
+    facts = collect(Target(model=model), collect_options(load_settings(tmp_path)))
     assert_findings(run_rule(DerivedBufferWrong, facts), "slopes")
 
 
@@ -165,7 +166,7 @@ def test_integers_are_not_compared_with_fractions():
     ("buffer", "reason"),
     [
         (torch.ones(4, device="meta"), "it is on the meta device"),
-        (torch.ones(4, dtype=torch.complex64), "it is no plain real tensor"),
+        (torch.ones(4, dtype=torch.complex64), "it is not a plain real tensor"),
         (torch.ones(4).to_sparse(), "comparing it raised"),
     ],
 )

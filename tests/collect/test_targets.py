@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from shardlint import Target
-from shardlint.collect import TargetError, collect, collect_resolved, resolve
+from shardlint.collect import CollectOptions, TargetError, collect, collect_resolved, resolve
 from shardlint.collect.targets import parse_arguments
 from shardlint.facts.codec import encode_facts
 
@@ -235,8 +235,8 @@ def test_a_callable_whose_name_is_also_a_path(builders):
         ("facts.json", "{", "holds no facts"),
         ("facts.json", '{"version": 99}', "99"),
         ("facts.json", "[1, 2]", "holds no facts"),
-        ("readme.md", "text", "no checkpoint file"),
-        ("pytorch_model.bin", "x", "no checkpoint file"),
+        ("readme.md", "text", "not a checkpoint file"),
+        ("pytorch_model.bin", "x", "not a checkpoint file"),
     ],
 )
 def test_files_that_are_no_target(tmp_path, name, content, part):
@@ -267,7 +267,7 @@ def test_nothing_is_added_to_facts_that_were_collected_before(tmp_path):
     (tmp_path / "facts.json").write_bytes(encode_facts(collect(Target(model=nn.Linear(1, 1)))))
     found = resolve(str(tmp_path / "facts.json"))
     with pytest.raises(TargetError, match="--checkpoint and --contract cannot be added"):
-        collect_resolved(found, checkpoint="x", contract="a:b")
+        collect_resolved(found, CollectOptions(contract="a:b"), checkpoint="x")
 
 
 def test_resolving_a_facts_file_needs_no_torch(tmp_path):

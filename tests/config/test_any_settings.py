@@ -103,7 +103,7 @@ def test_anything_else_is_refused_with_places(data):
     ("text", "message"),
     [
         ('extends: "a\\0b"\n', r"1:10: expected printable characters, got \x00"),
-        ('declare: {"\\ud800": 1}\n', "expected"),
+        ('lint: {options: {D301: {"\\ud800": 1}}}\n', "expected"),
         ("k" * 1000 + ": 1\n", "..."),
         ("k" * 100_000 + ": 1\n", "expected valid YAML"),
     ],
@@ -127,7 +127,7 @@ def test_a_loop_of_links_is_no_file():
     with pytest.raises(ConfigError, match="expected a configuration file"):
         load_settings(Path.cwd(), explicit=Path("loop.yaml"))
     Path("x.yaml").write_text("extends: loop.yaml\n")
-    with pytest.raises(ConfigError, match="which is no file"):
+    with pytest.raises(ConfigError, match="which is not a file"):
         load_settings(Path.cwd(), explicit=Path("x.yaml"))
 
 

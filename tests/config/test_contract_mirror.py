@@ -34,9 +34,3 @@ def test_the_same_keys_with_the_same_defaults(name):
     shown = {key: item.default for key, item in fields.items() if keys[key].default is not None}
     assert {key: keys[key].default for key in shown} == shown
     assert all(keys[key].required for key, item in fields.items() if item.default is attrs.NOTHING)
-
-
-def test_the_same_words():
-    assert schema.PHASES == contract.LIFECYCLE_PHASES
-    assert schema.STAGES == contract.PROBE_STAGES
-    assert schema.COMPARISONS == contract.COMPARISONS

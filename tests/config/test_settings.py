@@ -65,7 +65,6 @@ checkpoint:
   renames: [{from: "a.*", to: "b.*"}]
   allow-overlay: true
 expert-axes: [ep, efsdp]
-declare: {anything: [1, {b: ~}]}
 report: {output-format: [text, "json:out.json"]}
 """
 
@@ -99,8 +98,6 @@ reason = "r"
 [tool.shardlint.checkpoint]
 renames = [{ from = "a.*", to = "b.*" }]
 allow-overlay = true
-[tool.shardlint.declare]
-anything = [1, { b = "x" }]
 [tool.shardlint.report]
 output-format = ["text", "json:out.json"]
 """
@@ -123,7 +120,6 @@ def test_everything_is_read(name, text, folder):
     assert settings.checkpoint.renames == (("a.*", "b.*"),)
     assert settings.checkpoint.allow_overlay
     assert settings.expert_axes == ("ep", "efsdp")
-    assert settings.declare["anything"][0] == 1
     assert settings.output_format == ("text", "json:out.json")
     (layer,) = settings.layers
     assert [item.selector for item in layer.select] == ["D3", "D501"]
@@ -287,7 +283,7 @@ def test_a_problem_is_shown_with_its_line_and_a_caret():
 def test_a_long_line_is_cut_around_the_caret():
     write(
         "shardlint.yaml",
-        "declare: {a: " + "x" * 5000 + "}\nlint: {" + " " * 400 + "fail-level: err" + " " * 900 + "}\n",
+        "expert-axes: [" + "x" * 5000 + "]\nlint: {" + " " * 400 + "fail-level: err" + " " * 900 + "}\n",
     )
     with pytest.raises(ConfigError) as error:
         load_settings(Path.cwd())
@@ -434,7 +430,7 @@ def test_an_explicit_file_must_be_one(kind, folder):
         os.mkfifo(path)
     with pytest.raises(ConfigError) as error:
         load_settings(folder, explicit=path)
-    got = {"missing": "no such file", "folder": "a folder", "fifo": "something that is no regular file"}[kind]
+    got = {"missing": "no such file", "folder": "a folder", "fifo": "something that is not a regular file"}[kind]
     assert str(error.value) == f"other.yaml: expected a configuration file, got {got}"
 
 
@@ -517,7 +513,7 @@ def test_cycles_and_missing_files_are_told_at_the_line_that_names_them(folder):
     with pytest.raises(ConfigError) as error:
         load_settings(folder)
     assert [str(problem) for problem in error.value.problems] == [
-        "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is no file",
+        "shardlint.yaml:2:19: extends[1]: expected a configuration file, got gone.yaml, which is not a file",
         "b.yaml:1:10: extends: expected files that do not extend each other, got the cycle a.yaml -> b.yaml -> a.yaml",
         "b.yaml:2:15: lint.heavy: expected true or false, got 3",
     ]
@@ -543,7 +539,7 @@ def test_shown_settings_say_where_they_come_from(folder):
     write("base.yaml", "lint: {ignore: [D302], heavy: true}\n")
     write(
         "shardlint.yaml",
-        'extends: base.yaml\nlint:\n  ignore: ["D5"]\n  severity: {D311: off}\ndeclare: {"a b": [x y]}\n',
+        'extends: base.yaml\nlint:\n  ignore: ["D5"]\n  severity: {D311: off}\n  options: {D301: {"a b": [x y]}}\n',
     )
     lines = render_settings(load_settings(folder)).splitlines()
     assert lines[0] == "# from base.yaml, then shardlint.yaml"
@@ -554,7 +550,7 @@ def test_shown_settings_say_where_they_come_from(folder):
         "lint.heavy: true  # base.yaml:1",
         "lint.fail-level: error  # default",
         "lint.select:  # not set",
-        "declare.'a b'[0]: \"x y\"  # shardlint.yaml:5",
+        "lint.options.D301.'a b'[0]: \"x y\"  # shardlint.yaml:5",
     ):
         assert line in lines
 

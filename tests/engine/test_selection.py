@@ -150,8 +150,8 @@ def test_every_unknown_selector_is_named_with_a_suggestion():
             [layer("D3 mixed-domian", severity=[("D999", "off")]), flag_layer(extend_select=["tag:mo", "what:x"])],
         )
     assert error.value.problems == (
-        "shardlint.yaml:40: severity: 'D999' is no rule, prefix, phase, tag or pack that is loaded",
-        "shardlint.yaml:2:5: k: 'mixed-domian' is no rule, prefix, phase, tag or pack that is loaded "
+        "shardlint.yaml:40: severity: 'D999' is not a rule, prefix, phase, tag or pack that is loaded",
+        "shardlint.yaml:2:5: k: 'mixed-domian' is not a rule, prefix, phase, tag or pack that is loaded "
         "(did you mean 'mixed-domain'?)",
         "--extend-select: 'mo' is no tag of a loaded pack; there are: acme-own, moe",
         "--extend-select: 'what:x' begins with none of phase:, tag: and pack:",

@@ -33,7 +33,7 @@ def test_a_newer_version_is_refused_whatever_else_it_holds() -> None:
     ("data", "text"),
     [
         ({"version": 0}, "facts file is version 0, this shardlint reads 1 to"),
-        ({"target": "x"}, "it has no version, so it is no facts file"),
+        ({"target": "x"}, "it has no version, so it is not a facts file"),
         ({"version": "1"}, "version: expected an integer, got '1'"),
         ({"version": True}, "version: expected an integer, got True"),
         ({"version": 1.5}, "version: expected an integer, got 1.5"),

@@ -34,7 +34,7 @@ FAILS_TO_LOAD = {
     "other_name": r"its entry point calls it 'other_name' and PackInfo.name 'somebody_else'",
     "reserved_prefix": r"PackInfo.prefix must be 2 to 8 capitals other than SL and ALL, got 'SL'",
     "syntax_error": r"importing it failed: SyntaxError",
-    "unmarked_hook": r"shardlint_rules\(\) is not marked with @shardlint.hookimpl, so it is no hook",
+    "unmarked_hook": r"shardlint_rules\(\) is not marked with @shardlint.hookimpl, so it is not a hook",
     "wrong_argument": r"shardlint_rules\(\) has no argument 'context'; it takes none",
     "wrong_info": r"shardlint_pack\(\) must return a shardlint.PackInfo, it returned dict",
 }

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from shardlint.ranks import exchange as module
+from shardlint.ranks import store
 from shardlint.ranks.exchange import Exchange, RankError
 from shardlint.ranks.store import RankPlace
 
@@ -50,7 +51,7 @@ def ranks(monkeypatch):
 
 
 def test_what_is_said_arrives_whole_whatever_its_bytes_are(ranks, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_BYTES", 3)  # cuts through characters
+    monkeypatch.setattr(store, "CHUNK_BYTES", 3)  # cuts through characters
 
     def work(exchange):
         heard = exchange.gather("gr\u00f6\u00dfe\u20ac".encode() * (exchange.rank + 1))
@@ -62,7 +63,10 @@ def test_what_is_said_arrives_whole_whatever_its_bytes_are(ranks, monkeypatch):
     assert [item[1:] for item in found[1:]] == [(b"one", "f\u00fcr alle".encode()), (b"two", "f\u00fcr alle".encode())]
 
 
-def test_only_what_all_read_is_left_in_the_store_until_they_meet_again(ranks):
+@pytest.mark.parametrize("chunk", [1, 100])
+def test_only_what_all_read_is_left_in_the_store_until_they_meet_again(ranks, monkeypatch, chunk):
+    monkeypatch.setattr(store, "CHUNK_BYTES", chunk)
+
     def work(exchange):
         exchange.gather(b"x")
         exchange.scatter([b"1", b"2", b"3"])
@@ -73,6 +77,7 @@ def test_only_what_all_read_is_left_in_the_store_until_they_meet_again(ranks):
     assert ranks(work, limit=20) == [None] * WORLD
     left = {key for key in range(4) for rank in (*range(WORLD), "all") if there(ranks, f"{key}/{rank}")}
     assert left == set()
+    assert not any(there(ranks, f"{key}/{rank}/0") for key in range(4) for rank in (*range(WORLD), "all"))
 
 
 def there(ranks, key):

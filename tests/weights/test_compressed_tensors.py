@@ -16,8 +16,7 @@ import shardlint
 from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
 from shardlint.introspect.walk import walk
-from shardlint.weights import RowKind, RowStatus, WeightsVerdict, conversions, faults, verify
-from shardlint.weights import rank_part as part
+from shardlint.weights import RowKind, RowStatus, WeightsVerdict, conversions, faults, verify, worker
 from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.compare.threads import Options
 from shardlint.weights.forward import forward
@@ -212,7 +211,7 @@ def test_experts_are_decoded_some_at_a_time(preset, tmp_path, monkeypatch):
     folder = saved(tmp_path, config, MixtralForCausalLM, dtype=torch.bfloat16)
     compress(folder, preset)
     model = decoded(folder, MixtralForCausalLM)
-    monkeypatch.setattr(part, "PORTION_BYTES", 300_000)  # of 2 KiB of codes and 128 KiB on the way for each expert
+    monkeypatch.setattr(worker, "PORTION_BYTES", 300_000)  # of 2 KiB of codes and 128 KiB on the way for each expert
     seen = portions_seen(monkeypatch)
     result = verify(model, folder)
     assert result.verdict is WeightsVerdict.PASS, faults(result)
@@ -242,7 +241,7 @@ def portions_seen(monkeypatch) -> list[tuple[int, int]]:
 def test_codes_are_decoded_some_rows_at_a_time(stored, monkeypatch):
     folder, kind, preset = stored
     model = decoded(folder, kind)
-    monkeypatch.setattr(part, "PORTION_BYTES", 1)
+    monkeypatch.setattr(worker, "PORTION_BYTES", 1)
     seen = portions_seen(monkeypatch)
     result = verify(model, folder)
     assert result.verdict is WeightsVerdict.PASS, faults(result)
@@ -274,10 +273,10 @@ def test_a_shard_of_a_decoded_weight(tmp_path, monkeypatch):
         ranges=(tuple(rows), tuple(columns)),
         logical=(68, 64),
     )
-    monkeypatch.setattr(part, "PORTION_BYTES", 1)
+    monkeypatch.setattr(worker, "PORTION_BYTES", 1)
     plan = forward(model, model_facts(walk(model)), collect_checkpoint(folder))
     bits_of(local)[30, 7] ^= 1  # row 2 of the global weight
-    found = part.Worker(plan, Options(threads=1)).run([shard])
+    found = worker.Worker(plan, Options(threads=1)).run([shard])
     (live,) = found.live
     assert (live.expected, live.covered) == (68 * 64, 68 * 64)
     wrong = [count.tally for count in found.counts if count.tally.load_mismatches]

@@ -150,9 +150,8 @@ def test_a_right_export_is_the_identity_and_is_what_saving_writes(family, tmp_pa
 
 def _exported(export, model, folder):
     facts = model_facts(walk(model))
-    live = export.from_model_facts(facts)
-    load = export.forward(model, facts, collect_checkpoint(folder), cast=False)
-    return export._exported(model, load, live, export.LoadStages())
+    load = export.ModelLoad.of(model, facts)
+    return export._exported(load, export.forward_of_load(load, collect_checkpoint(folder), cast=False))
 
 
 def _equal(tensor, written, state):

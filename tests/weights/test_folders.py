@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
+from shardlint.analysis.contract_globs import exclusions_of
 from shardlint.checkpoint.folder import collect_checkpoint
 from shardlint.collect.model import model_facts
 from shardlint.facts import ContractFacts
 from shardlint.introspect.walk import walk
-from shardlint.loading.plan import exclusions_of
 from shardlint.weights import (
     ExportUnknownError,
     RowKind,
@@ -269,7 +269,7 @@ def test_renames_exclusions_and_leftovers(tmp_path):
     renames = ((r"^model\.old\.", "model."),)
     result = verify(model, tmp_path, renames=renames)
     assert [(fault.what, fault.subject) for fault in faults(result)] == [("unread", "model.old.extra")]
-    contract = ContractFacts(source="test", inference_only_sources=("*.extra",))
+    contract = ContractFacts(source="test", inference_only_sources=("**.extra",))
     assert verify(model, tmp_path, renames=renames, contract=contract).verdict is WeightsVerdict.PASS
     facts, stored = model_facts(walk(model)), collect_checkpoint(tmp_path)
     followed = forward_of_folder(model, facts, stored, renames=renames, exclusions=exclusions_of(contract))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlint.loading.recorded_conversions import run_stage
-from shardlint.weights.export import _reverted
 from shardlint.weights.positions import origin_at, unravelled, wrong_position
+from shardlint.weights.reverse import reverted
 from shardlint.weights.symbolic.tensor import SymbolicTensor
 
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4).map(tuple)
@@ -92,7 +92,7 @@ def _there_and_back(stages, tensor, model=None):
         tensors = {name: made.tensor for name, made in run_stage(stage, tensors, model).items()}
     (there,) = tensors.values()
     for stage in stages[::-1]:
-        tensors = _reverted(model, tensors, stage)
+        tensors = reverted(model, tensors, stage)
     return there, tensors
 
 
@@ -134,5 +134,5 @@ def _crossed(stages, wrong, tensor):
     for stage in stages:
         tensors = {name: made.tensor for name, made in run_stage(stage, tensors, None).items()}
     for stage in wrong[::-1]:
-        tensors = _reverted(None, tensors, stage)
+        tensors = reverted(None, tensors, stage)
     return tensors["a.w0"]

@@ -232,7 +232,7 @@ def test_a_missing_tensor_and_an_unread_key_are_no_pass(mixtral, tmp_path):
         "no stored tensor gives it, and some stored keys arrive nowhere" in fault.message for fault in faults(result)
     )
     excused = ContractFacts(
-        source="test", training_only_targets=("model.norm.*",), inference_only_sources=("*.extra.weight",)
+        source="test", training_only_targets=("model.norm.*",), inference_only_sources=("**.extra.weight",)
     )
     result = verify(model, tmp_path, contract=excused)
     assert result.verdict is WeightsVerdict.PASS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import ClassDeclaration, PlanFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 
 class BasePrefixDangling(Rule):
@@ -14,7 +14,7 @@ class BasePrefixDangling(Rule):
     `base_model_prefix` names no attribute of a class that holds its base model under another name.
 
     ## What it does
-    Looks at root classes whose `base_model_prefix` is no attribute. If the load plan has keys without a live tensor
+    Looks at root classes whose `base_model_prefix` is not an attribute. If the load plan has keys without a live tensor
     that would have one below another attribute of the root, the prefix is needed and names the wrong place. A base
     model, which is what the prefix stands for, needs no such attribute.
 
@@ -34,19 +34,19 @@ class BasePrefixDangling(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        root = next((declaration for declaration in facts.model.declarations if not declaration.fqn), None)
+        model = facts.require(Section.MODEL)
+        root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
         if root is None or not root.base_model_prefix or root.base_model_present:
             return
         if facts.plan is None:
-            if _holds_its_base(root, facts.model.declarations):
+            if _holds_its_base(root, model.declarations):
                 raise NotEvaluated(f"whether keys need the prefix: {facts.why_absent(Section.PLAN)}")
             return
         for attribute, keys in _needed(facts.plan).items():
             yield self.finding(
                 subject=f"{root.qualified_type}.base_model_prefix",
                 kind=SubjectKind.CONFIG,
-                message=f"base_model_prefix is {root.base_model_prefix!r}, which is no attribute; "
+                message=f"base_model_prefix is {root.base_model_prefix!r}, which is not an attribute; "
                 f"{counted(len(keys), 'stored key')} would be live below {attribute!r}, such as {keys[0]}",
                 evidence={"prefix": root.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
                 key=attribute,

@@ -21,7 +21,7 @@ class ContractInvalid(Rule):
     model's owner into silence.
 
     ## What to do
-    Mend the provider or the field that the finding names, or take the contract away on purpose.
+    Fix the provider or the field that the finding names, or take the contract away on purpose.
     """
 
     code = "D102"
@@ -32,8 +32,7 @@ class ContractInvalid(Rule):
     related_config = ("contract",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.contract
-        assert contract is not None
+        contract = facts.require(Section.CONTRACT)
         for number, problem in enumerate(contract.problems):
             yield self.finding(
                 subject=problem.where,

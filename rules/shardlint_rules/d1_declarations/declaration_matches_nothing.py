@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import matches_any, meant_across_dots
 from shardlint.analysis.coverage import retained_report
-from shardlint.analysis.keys import Candidates, matches_any, root_declaration
+from shardlint.analysis.keys import Candidates, root_declaration
 from shardlint.facts import ContractFacts, ModelFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 _LIBRARY = "transformers."
 
@@ -26,7 +27,7 @@ class DeclarationMatchesNothing(Rule):
     whole families share.
 
     ## Why it is unsafe
-    A declaration that matches nothing has no effect, and whoever wrote it believes that it has one. It is misspelt, or
+    A declaration that matches nothing has no effect, although its author believes that it has one. It is misspelt, or
     the names have changed beneath it.
 
     ## What to do
@@ -41,8 +42,7 @@ class DeclarationMatchesNothing(Rule):
     related_config = ("contract",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         tensors = tuple(alias for tensor in model.tensors for alias in tensor.aliases)
         modules = tuple(alias for module in model.modules for alias in module.aliases)
         if facts.contract:
@@ -74,7 +74,11 @@ class DeclarationMatchesNothing(Rule):
             library = [
                 declaration for declaration in model.declarations if declaration.qualified_type.startswith(_LIBRARY)
             ]
-            inherited = {name for item in library for name in (*item.keep_in_fp32, *item.keep_in_fp32_strict)}
+            inherited = {
+                name
+                for inherited_from in library
+                for name in (*inherited_from.keep_in_fp32, *inherited_from.keep_in_fp32_strict)
+            }
             for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
                 if pattern not in inherited and not _found(pattern, tensors):
                     yield self._finding(root.qualified_type, "modules to keep in float32", pattern, tensors)
@@ -87,6 +91,8 @@ class DeclarationMatchesNothing(Rule):
     def _finding(self, source: str, where: str, glob: str, names: tuple[str, ...]) -> Finding:
         near = Candidates(names).near(glob)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
+        if wider := meant_across_dots(glob, names):
+            hint = f"; `*` is one segment of a name: {wider!r} would match"
         return self.finding(
             subject=glob,
             kind=SubjectKind.PATTERN,

@@ -32,8 +32,8 @@ class InvariantPhaseUnsupported(Rule):
     related_config = ("contract.invariants",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        for outcome in facts.contract.invariants:
+        contract = facts.require(Section.CONTRACT)
+        for outcome in contract.invariants:
             if outcome.status == "unsupported-phase" or outcome.phase not in SUPPORTED:
                 yield self.finding(
                     subject=outcome.name,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._words import counted
+from shardlint.facts import ContractFacts
+from shardlint.names import counted
 
 
 @frozen(kw_only=True)
@@ -24,19 +25,22 @@ class RunOptions:
 
 class OptionInert(Rule):
     """
-    A run option that was declared has no effect in the facts.
+    A run option or a part of the contract that was declared has no effect.
 
     ## What it does
-    For each run option that the rule's options declare, looks for what it should have caused: with `prefetch`, units
-    with prefetch targets; with `rank0-loading`, meta tensors on the other ranks before the model is sharded; with
-    `loads-checkpoint`, the report of a load. Nothing is checked that nobody declared.
+    Names the parts of the contract that no rule looks at: parity cases, the stages, comparison and replica check of
+    probes, fields replicated along context parallelism, and deterministic replay. For each run option that the rule's
+    options declare, looks for what it should have caused: with `prefetch`, units with prefetch targets; with
+    `rank0-loading`, meta tensors on the other ranks before the model is sharded; with `loads-checkpoint`, the report of
+    a load. Only what was declared is checked.
 
     ## Why it is unsafe
     An option that is misspelt, read too late, or ignored by this code path is believed to be in force. The run is
     slower, needs more memory, or trains from random values, and its log says otherwise.
 
     ## What to do
-    Look where the option is read, and whether this code path reads it before the model is built.
+    Look where the option is read, and whether this code path reads it before the model is built. Declare what a part of
+    the contract was to ensure as an invariant with a checker of your own.
     """
 
     code = "D109"
@@ -48,6 +52,8 @@ class OptionInert(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         options: RunOptions = self.options
+        for setting, why in _without_effect(facts.contract) if facts.contract else ():
+            yield self.inert(setting, f"{setting} is declared and has no effect: {why}", {})
         if options.prefetch:
             yield from self.prefetch(facts)
         if options.rank0_loading:
@@ -65,14 +71,30 @@ class OptionInert(Rule):
             yield self.inert("prefetch", text, {"units": [unit.name for unit in units[:50]]})
 
     def rank0_loading(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
+        model = facts.require(Section.MODEL)
         rank, units = facts.environment.rank, facts.sharding.units if facts.sharding is not None else ()
         if rank == 0 or units:
             return
-        real = [tensor.fqn for tensor in facts.model.parameters if not tensor.is_meta]
+        real = [tensor.fqn for tensor in model.parameters if not tensor.is_meta]
         if real:
             text = f"rank 0 alone is to load, and rank {rank} holds {counted(len(real), 'parameter')} with storage"
             yield self.inert("rank0-loading", text, {"tensors": real[:50]}, (rank,))
 
     def inert(self, option: str, text: str, evidence: dict[str, object], ranks: tuple[int, ...] = ()) -> Finding:
         return self.finding(subject=option, kind=SubjectKind.CONFIG, message=text, evidence=evidence, ranks=ranks)
+
+
+def _without_effect(contract: ContractFacts) -> Iterator[tuple[str, str]]:
+    """The settings of the contract that are declared and that no rule looks at, and why."""
+    if contract.parity_cases:
+        yield "contract.parity-cases", "no rule runs a module and its reference on the same input"
+    if any(probe.stages for probe in contract.probes):
+        yield "contract.probes[].stages", "values are compared once, at the moment of the run"
+    if any(probe.comparison != "exact" for probe in contract.probes):
+        yield "contract.probes[].comparison", "V002 compares every weight bit by bit"
+    if any(probe.replica_check for probe in contract.probes):
+        yield "contract.probes[].replica-check", "V003 compares the replicas of every weight, declared or not"
+    if contract.data is not None and contract.data.context_parallel_replicated:
+        yield "contract.data.context-parallel-replicated", "a trace does not keep what the batches of other ranks hold"
+    if contract.data is not None and contract.data.deterministic_replay:
+        yield "contract.data.deterministic-replay", "a trace does not keep what a batch holds, so none can be compared"

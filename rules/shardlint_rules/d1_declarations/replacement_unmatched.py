@@ -32,18 +32,18 @@ class ReplacementUnmatched(Rule):
     related_config = ("contract.replacements",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        assert facts.model is not None
-        lost = [replacement for replacement in facts.contract.replacements if not replacement.matched]
+        contract = facts.require(Section.CONTRACT)
+        model = facts.require(Section.MODEL)
+        lost = [replacement for replacement in contract.replacements if not replacement.matched]
         if not lost:
             return
-        candidates = Candidates(tuple(module.fqn for module in facts.model.modules if module.fqn))
-        for item in lost:
-            near = candidates.near(item.pattern)
+        candidates = Candidates(tuple(module.fqn for module in model.modules if module.fqn))
+        for unmatched in lost:
+            near = candidates.near(unmatched.pattern)
             hint = f"; the nearest {'module is' if len(near) == 1 else 'modules are'} {', '.join(near)}" if near else ""
             yield self.finding(
-                subject=item.pattern,
+                subject=unmatched.pattern,
                 kind=SubjectKind.PATTERN,
-                message=f"the replacement of {item.pattern!r} by {item.replacement} matched no module{hint}",
-                evidence={"replacement": item.replacement, "nearest": near},
+                message=f"the replacement of {unmatched.pattern!r} by {unmatched.replacement} matched no module{hint}",
+                evidence={"replacement": unmatched.replacement, "nearest": near},
             )

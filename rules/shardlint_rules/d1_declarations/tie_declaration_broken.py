@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.ties import DeclaredTie, declared_ties, tie_wanted
 from shardlint.facts import ClassDeclaration, ModelFacts
+from shardlint.names import ROOT
 
 _MAPPING_SINCE = 5  # Transformers reads {target: source} from this major version on, a list of targets before
 
@@ -35,8 +36,7 @@ class TieDeclarationBroken(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         major = _major(str(facts.environment.versions.get("transformers", "")))
         unknown = []
         for declaration in model.declarations:
@@ -57,13 +57,13 @@ class TieDeclarationBroken(Rule):
         if unknown:
             raise NotEvaluated("; ".join(unknown))
 
-    def _wrong_form(self, item: ClassDeclaration, major: int) -> Finding:
+    def _wrong_form(self, declaration: ClassDeclaration, major: int) -> Finding:
         return self.finding(
-            subject=item.fqn or "<root>",
+            subject=declaration.fqn or ROOT,
             kind=SubjectKind.MODULE,
-            message=f"{item.qualified_type} declares its tied weights as {item.tied_weights_form}: expected a mapping "
-            f"of targets to sources, which is what Transformers {major} reads",
-            evidence={"form": item.tied_weights_form, "names": item.tied_weights_names},
+            message=f"{declaration.qualified_type} declares its tied weights as {declaration.tied_weights_form}: "
+            f"expected a mapping of targets to sources, which is what Transformers {major} reads",
+            evidence={"form": declaration.tied_weights_form, "names": declaration.tied_weights_names},
             key="form",
         )
 
@@ -73,7 +73,7 @@ class TieDeclarationBroken(Rule):
             kind=SubjectKind.PATTERN,
             message=f"the declared tie of {tie.target_pattern!r} to {tie.source_pattern!r} is broken: {reason}",
             evidence={"target": tie.target_pattern, "source": tie.source_pattern, "owner": tie.owner},
-            owner=tie.owner or "<root>",
+            owner=tie.owner or ROOT,
         )
 
 
@@ -85,7 +85,7 @@ def _broken(tie: DeclaredTie, model: ModelFacts, world_size: int) -> tuple[str, 
     for end, pattern, names in ends:
         if names or _stands_for_something_else(tie.owner, pattern, model):
             continue
-        return f"its {end} {pattern!r} is no live parameter", world_size > 1
+        return f"its {end} {pattern!r} is not a live parameter", world_size > 1
     return "", False
 
 

@@ -35,8 +35,7 @@ class TieFlagsDisagree(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         flags = dict(_flags(model.config or {}))
         if len(set(flags.values())) < 2:
             return

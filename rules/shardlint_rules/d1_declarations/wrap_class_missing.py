@@ -48,8 +48,7 @@ class WrapClassMissing(Rule):
     options_type = WrapOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         wanted = self.options.classes or _declared(model)
         present = {module.qualified_type.rpartition(".")[2] for module in model.modules}
         if not wanted or not present.isdisjoint(wanted):
@@ -58,7 +57,7 @@ class WrapClassMissing(Rule):
         shipped = not self.options.classes and model.qualified_type.startswith(_LIBRARY)
         if shipped and not landed:
             return  # parts of a library's models inherit what the whole declares
-        near = [name for item in wanted for name in closest(item, present, 1)]
+        near = [name for wanted_name in wanted for name in closest(wanted_name, present, 1)]
         more = f"; the model has {', '.join(dict.fromkeys(near))}" if near else ""
         yield self.finding(
             subject=", ".join(wanted),

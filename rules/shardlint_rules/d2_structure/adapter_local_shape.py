@@ -37,9 +37,9 @@ class AdapterLocalShape(Rule):
     related_config = ("peft", "target_modules")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        tensors = facts.model.tensor_by_name()
-        for tensor in facts.model.parameters:
+        model = facts.require(Section.MODEL)
+        tensors = model.tensor_by_name()
+        for tensor in model.parameters:
             match = _ADAPTER.match(tensor.fqn)
             if match is None or len(tensor.shape) != 2:
                 continue

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import AdapterFacts, ModelFacts
-from shardlint.names import closest, collapse_exactly, natural_key
-from shardlint_rules._words import counted
+from shardlint.names import closest, collapse_exactly, counted, natural_key
 
 _TOGETHER = {"qkv": ("q", "k", "v"), "kv": ("k", "v"), "wqkv": ("q", "k", "v"), "gateup": ("gate", "up")}
 
@@ -24,7 +23,7 @@ class AdapterTargetUnmatched(Rule):
     reached.
 
     ## Why it is unsafe
-    PEFT complains only when nothing at all matches. Otherwise the named matrices stay frozen without a word: the
+    PEFT complains only when nothing at all matches. Otherwise the named matrices stay frozen silently: the
     adapter trains attention alone, and an experiment measures something else than its configuration says.
 
     ## What to do
@@ -39,10 +38,10 @@ class AdapterTargetUnmatched(Rule):
     related_config = ("target_modules", "target_parameters")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for adapter in facts.model.adapters:
+        model = facts.require(Section.MODEL)
+        for adapter in model.adapters:
             for target in adapter.targets:
-                yield from self.look_for(facts.model, adapter, target)
+                yield from self.look_for(model, adapter, target)
 
     def look_for(self, model: ModelFacts, adapter: AdapterFacts, target: str) -> Iterator[Finding]:
         matched = [name for name in adapter.matched if _ends_with(name, target)]
@@ -86,7 +85,7 @@ def _reached(adapter: AdapterFacts, name: str) -> bool:
 def _same_role(model: ModelFacts, adapter: AdapterFacts, target: str) -> list[str]:
     """Parameters that hold the target's role in another form: fused with others, or without a module of its name."""
     own, wanted = set(adapter.keys), _words(target.rpartition(".")[2])
-    found = []
+    names = []
     for tensor in model.parameters:
         if len(tensor.shape) < 2 or not own.isdisjoint(tensor.aliases):
             continue
@@ -95,8 +94,8 @@ def _same_role(model: ModelFacts, adapter: AdapterFacts, target: str) -> list[st
         if _ends_with(owner, target) and last == "weight":
             continue  # a module of that very name: left out by the other options of the adapter
         if role == target or (len(wanted) > 1 and role != target and wanted < _words(role)):
-            found.append(tensor.fqn)
-    return sorted(found, key=natural_key)
+            names.append(tensor.fqn)
+    return sorted(names, key=natural_key)
 
 
 def _words(name: str) -> set[str]:

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import WrapperFacts
-from shardlint.names import collapse, pattern_of
+from shardlint.names import ROOT, collapse, pattern_of
 
 _CHECKPOINT = "activation-checkpoint"
 
@@ -45,8 +45,8 @@ class CheckpointWrapperNesting(Rule):
     options_type = NestingOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        wrappers = facts.model.wrappers
+        model = facts.require(Section.MODEL)
+        wrappers = model.wrappers
         checkpoints = [wrapper for wrapper in wrappers if wrapper.kind == _CHECKPOINT]
         if not self.options.selective:
             yield from self.below_blocks(checkpoints)
@@ -85,7 +85,7 @@ class CheckpointWrapperNesting(Rule):
             ]
             if inside:
                 yield self.finding(
-                    subject=outer.fqn or "<root>",
+                    subject=outer.fqn or ROOT,
                     kind=SubjectKind.MODULE,
                     message=f"the checkpoint wrapper encloses the FSDP1 unit {inside[0] or '<root>'}",
                     evidence={"units": tuple(inside)},

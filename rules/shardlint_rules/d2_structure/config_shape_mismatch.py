@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.model_config import is_whole_number, own_number, text_part, whole_numbers
 from shardlint.facts import EMPTY, ModelFacts, TensorFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted, owner_of
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -24,7 +25,6 @@ _TOKEN_IDS = (
     "forced_bos_token_id",
     "forced_eos_token_id",
 )
-_INNER = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
 
 
 class ConfigShapeMismatch(Rule):
@@ -58,9 +58,8 @@ class ConfigShapeMismatch(Rule):
     related_config = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
-        config = _text_part(model.config or EMPTY)
+        model = facts.require(Section.MODEL)
+        config = text_part(model.config or EMPTY)
         if config is None:
             return
         yield from self.embeddings(facts, model, config)
@@ -70,18 +69,21 @@ class ConfigShapeMismatch(Rule):
         yield from self.experts(model, config)
 
     def embeddings(self, facts: Facts, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        found = [
+        tables = [
             parameter for parameter in model.parameters if any(_EMBEDDINGS.search(name) for name in parameter.aliases)
         ]
-        found = [item for item in found if len(item.shape) == 2 and not _is_packed(item)]
-        if len({item.shape for item in found}) != 1:
+        tables = [table for table in tables if len(table.shape) == 2 and not _is_packed(table)]
+        if len({table.shape for table in tables}) != 1:
             return
-        tensor = found[0]
+        tensor = tables[0]
         rows, width = tensor.shape
-        vocabulary, hidden = _number(config, "vocab_size"), _number(config, "hidden_size", "d_model", "n_embd")
+        vocabulary, hidden = (
+            own_number(config, "vocab_size"),
+            own_number(config, "hidden_size", "d_model", "n_embd"),
+        )
         if vocabulary is not None and rows < vocabulary:
             yield self.differs("vocab_size", vocabulary, tensor, f"{rows} rows")
-        if hidden is not None and width != hidden and width not in _numbers(config, "embed"):
+        if hidden is not None and width != hidden and width not in whole_numbers(config, "embed"):
             yield self.differs("hidden_size", hidden, tensor, f"{width} columns")
         tokens = facts.checkpoint.tokenizer_size if facts.checkpoint is not None else None
         if tokens is not None and tokens > rows:
@@ -95,8 +97,8 @@ class ConfigShapeMismatch(Rule):
 
     def token_ids(self, facts: Facts, config: Mapping[str, Any], embedding: TensorFacts) -> Iterator[Finding]:
         generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
-        vocabulary = _number(config, "vocab_size")
-        if generation is None or _numbers(config, "vocab") - {vocabulary}:
+        vocabulary = own_number(config, "vocab_size")
+        if generation is None or whole_numbers(config, "vocab") - {vocabulary}:
             return  # with several vocabularies it is not known which one an id is of
         rows = embedding.shape[0]
         for name in _TOKEN_IDS:
@@ -112,12 +114,12 @@ class ConfigShapeMismatch(Rule):
                 )
 
     def layers(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = _number(config, *_LAYERS)
+        wanted = own_number(config, *_LAYERS)
         blocks = _blocks(model)
         if wanted is None or len(blocks) != 1:
             return
         ((prefix, indices),) = blocks.items()
-        extra = _number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
+        extra = own_number(config, "num_nextn_predict_layers", "mtp_num_layers") or 0
         counts = {
             len(value) if isinstance(value, tuple) else value for key in _LAYER_LISTS if (value := config.get(key))
         }
@@ -133,10 +135,10 @@ class ConfigShapeMismatch(Rule):
             )
 
     def heads(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        heads, hidden = _number(config, *_HEADS), _number(config, "hidden_size", "d_model", "n_embd")
-        size = _number(config, "head_dim") or (hidden // heads if heads and hidden else None)
-        key_values = _number(config, "num_key_value_heads") or heads
-        several = _numbers(config, "head_dim") - {size} or _numbers(config, "key_value_heads") - {key_values}
+        heads, hidden = own_number(config, *_HEADS), own_number(config, "hidden_size", "d_model", "n_embd")
+        size = own_number(config, "head_dim") or (hidden // heads if heads and hidden else None)
+        key_values = own_number(config, "num_key_value_heads") or heads
+        several = whole_numbers(config, "head_dim") - {size} or whole_numbers(config, "key_value_heads") - {key_values}
         if heads is None or size is None or key_values is None or several:
             return
         queries, keys = _projection(model, "q_proj"), _projection(model, "k_proj")
@@ -147,30 +149,30 @@ class ConfigShapeMismatch(Rule):
             yield self.differs("num_key_value_heads", key_values, keys, _not_heads(keys, key_values, size))
 
     def experts(self, model: ModelFacts, config: Mapping[str, Any]) -> Iterator[Finding]:
-        wanted = _number(config, *_EXPERTS)
-        found = [
+        wanted = own_number(config, *_EXPERTS)
+        stacks = [
             parameter for parameter in model.parameters if ".experts." in parameter.fqn and len(parameter.shape) == 3
         ]
-        counts = {item.shape[0] for item in found}
+        counts = {stack.shape[0] for stack in stacks}
         if wanted is not None and len(counts) == 1 and counts != {wanted}:
-            yield self.differs("num_experts", wanted, found[0], counted(found[0].shape[0], "expert"))
+            yield self.differs("num_experts", wanted, stacks[0], counted(stacks[0].shape[0], "expert"))
 
     def differs(self, name: str, wanted: int, tensor: TensorFacts, found: str) -> Finding:
         return self.finding(
             subject=tensor.fqn,
             message=f"the configuration says {name} = {wanted}, found {found}",
             evidence={"config": name, "value": wanted, "shape": tensor.shape},
-            owner=tensor.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
             key=name,
         )
 
 
 def _projection(model: ModelFacts, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
-    found = [parameter for parameter in model.parameters if parameter.fqn.endswith(f".self_attn.{last}.weight")]
+    projections = [parameter for parameter in model.parameters if parameter.fqn.endswith(f".self_attn.{last}.weight")]
     attentions = sum(module.fqn.endswith(".self_attn") for module in model.modules)
-    alike = len({item.shape for item in found}) == 1 and len(found) == attentions
-    return found[0] if alike and not _is_packed(found[0]) else None
+    alike = len({projection.shape for projection in projections}) == 1 and len(projections) == attentions
+    return projections[0] if alike and not _is_packed(projections[0]) else None
 
 
 def _is_packed(tensor: TensorFacts) -> bool:
@@ -182,31 +184,10 @@ def _not_heads(tensor: TensorFacts, count: int, size: int) -> str:
     return f"{tensor.shape[0]} rows, not {counted(count, 'head')} of {size}"
 
 
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The configuration of the part that holds the tokens; None when there are parts and none is known to be it."""
-    parts = [key for key, value in config.items() if isinstance(value, Mapping) and "model_type" in value]
-    if not parts:
-        return config
-    return next((config[key] for key in _INNER if key in parts), None) if len(parts) == 1 else None
-
-
-def _number(config: Mapping[str, Any], *names: str) -> int | None:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
 def _ids(value: object) -> list[int]:
     """The token ids that `value` (one or several of them) gives."""
     items = value if isinstance(value, tuple) else (value,)
-    return [item for item in items if isinstance(item, int) and not isinstance(item, bool)]
-
-
-def _numbers(config: Mapping[str, Any], part: str) -> set[int]:
-    """All whole numbers whose keys contain `part`."""
-    return {value for key in config if part in key and (value := _number(config, key)) is not None}
+    return [number for number in items if is_whole_number(number)]
 
 
 def _blocks(model: ModelFacts) -> dict[str, list[int]]:
@@ -219,9 +200,9 @@ def _blocks(model: ModelFacts) -> dict[str, list[int]]:
         return {}
     root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
     classes = root.no_split_modules if root is not None else ()
-    found: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for module in model.modules:
         match = _BLOCK.fullmatch(module.fqn)
         if match and module.qualified_type.rpartition(".")[2] in classes:
-            found.setdefault(match["prefix"], []).append(int(match["index"]))
-    return found
+            indices.setdefault(match["prefix"], []).append(int(match["index"]))
+    return indices

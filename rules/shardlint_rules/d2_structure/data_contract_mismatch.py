@@ -12,7 +12,7 @@ class DataContractMismatch(Rule):
     The resolved data pipeline disagrees with what the contract says of the batches.
 
     ## What it does
-    Compares the data pipeline with the contract's data semantics: runtime fields that nobody provides, labels that are
+    Compares the data pipeline with the contract's data semantics: runtime fields that nothing provides, labels that are
     shifted by one side and not by the other, a processor revision that is required and not pinned.
 
     ## Why it is unsafe
@@ -20,7 +20,7 @@ class DataContractMismatch(Rule):
     give a falling loss.
 
     ## What to do
-    Mend the pipeline, or correct the contract, until both say the same.
+    Fix the pipeline, or correct the contract, until both say the same.
     """
 
     code = "D205"
@@ -31,9 +31,8 @@ class DataContractMismatch(Rule):
     related_config = ("contract.data",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        assert facts.data is not None
-        declared, data = facts.contract.data, facts.data
+        contract = facts.require(Section.CONTRACT)
+        declared, data = contract.data, facts.require(Section.DATA)
         if declared is None:
             raise NotEvaluated("the contract declares no data semantics")
         for name in declared.runtime_fields:

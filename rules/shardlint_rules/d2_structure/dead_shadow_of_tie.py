@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.names import owner_of
 from shardlint_rules._shadows import dead_shadows
 
 
@@ -38,8 +39,8 @@ class DeadShadowOfTie(Rule):
                 subject=tensor.fqn,
                 message=f"trainable, of the shape {list(tensor.shape)} of a tied pair, without second name or source",
                 evidence={"shape": tensor.shape},
-                owner=tensor.fqn.rpartition(".")[0] or "<root>",
+                owner=owner_of(tensor.fqn),
             )
         if shadows.undecided:
-            names = ", ".join(item.fqn for item in shadows.undecided)
+            names = ", ".join(tensor.fqn for tensor in shadows.undecided)
             raise NotEvaluated(f"neither a load report nor a checkpoint says whether there is a source for {names}")

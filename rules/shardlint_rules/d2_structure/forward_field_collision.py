@@ -30,9 +30,9 @@ class ForwardFieldCollision(Rule):
     related_config = ("contract.data",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.data is not None
+        data = facts.require(Section.DATA)
         claims: dict[str, list[str]] = {}
-        for stage in facts.data.stages:
+        for stage in data.stages:
             for name in dict.fromkeys(stage.fields):
                 claims.setdefault(name, []).append(stage.name)
         for name, stages in claims.items():

@@ -18,7 +18,7 @@ class ModelBuildFailed(Rule):
     There is no model to look at, so no other rule can say anything about it.
 
     ## What to do
-    Mend the builder at the frame that the finding names, then lint again.
+    Fix the builder at the frame that the finding names, then lint again.
     """
 
     code = "D201"
@@ -29,8 +29,7 @@ class ModelBuildFailed(Rule):
     blocks = ("ALL",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        build = facts.build
-        assert build is not None
+        build = facts.require(Section.BUILD)
         if build.failed:
             where = f" at {build.frame}" if build.frame else ""
             yield self.finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.names import ROOT
 
 
 class PlaceholderLeft(Rule):
@@ -32,11 +33,11 @@ class PlaceholderLeft(Rule):
     related_config = ("contract.placeholders",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for module in facts.model.modules:
+        model = facts.require(Section.MODEL)
+        for module in model.modules:
             if module.placeholder:
                 yield self.finding(
-                    subject=module.fqn or "<root>",
+                    subject=module.fqn or ROOT,
                     kind=SubjectKind.MODULE,
                     message=f"{module.qualified_type} is a placeholder: {module.placeholder}",
                     evidence={"type": module.qualified_type, "aliases": module.aliases},

@@ -10,7 +10,7 @@ from shardlint.facts import ROOT, ModelFacts, ModuleFacts, ShardingFacts
 
 class SharedModuleTwoPaths(Rule):
     """
-    One module is reached through two units and is no unit of its own.
+    One module is reached through two units and is not a unit of its own.
 
     ## What it does
     Finds modules with parameters that the tree holds under several names below different sharding units. The outermost
@@ -33,11 +33,11 @@ class SharedModuleTwoPaths(Rule):
     related_config = ("fsdp_wrap_modules", "fsdp_plan")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        assert facts.sharding is not None
-        shared = [module for module in facts.model.modules if len(module.aliases) > 1]
-        units = _unit_modules(facts.sharding, facts.model) if shared else {}
-        holders = _with_parameters(facts.model) if units else set()
+        model = facts.require(Section.MODEL)
+        sharding = facts.require(Section.SHARDING)
+        shared = [module for module in model.modules if len(module.aliases) > 1]
+        units = _unit_modules(sharding, model) if shared else {}
+        holders = _with_parameters(model) if units else set()
         told: list[str] = []
         for module in shared:
             if module.fqn not in holders or module.fqn in units or _below(module, told):
@@ -51,7 +51,7 @@ class SharedModuleTwoPaths(Rule):
                     owner=homes[module.fqn],
                     message=(
                         f"one {module.qualified_type.rpartition('.')[2]} is reached through the units "
-                        f"{', '.join(sorted(set(homes.values())))} and is no unit of its own"
+                        f"{', '.join(sorted(set(homes.values())))} and is not a unit of its own"
                     ),
                     evidence={"paths": homes},
                 )
@@ -78,11 +78,11 @@ def _below(module: ModuleFacts, told: list[str]) -> bool:
 
 def _with_parameters(model: ModelFacts) -> set[str]:
     """Every name of a module that holds a parameter, at any depth."""
-    found: set[str] = set()
+    names: set[str] = set()
     for tensor in model.parameters:
         for alias in tensor.aliases:
             name = alias.rpartition(".")[0]
-            while name and name not in found:
-                found.add(name)
+            while name and name not in names:
+                names.add(name)
                 name = name.rpartition(".")[0]
-    return found
+    return names

@@ -18,7 +18,7 @@ class StructureInvariantFailed(InvariantRule):
     The model's owner declared that training is wrong without it.
 
     ## What to do
-    Read the evidence, mend the structure that it names; change the invariant only if it is wrong itself.
+    Read the evidence, fix the structure that it names; change the invariant only if it is wrong itself.
     """
 
     code = "D202"

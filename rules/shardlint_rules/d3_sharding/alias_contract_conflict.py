@@ -7,8 +7,9 @@ from typing import Any
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.names import listed, ordered
 
-from ._words import listed, live, ordered, sharding_of
+from ._layouts import live
 
 
 class AliasContractConflict(Rule):
@@ -22,7 +23,7 @@ class AliasContractConflict(Rule):
     asks for them.
 
     ## Why it is unsafe
-    Two units then shard, gather and reduce the same weight by themselves. The tie is broken without a word: two
+    Two units then shard, gather and reduce the same weight by themselves. The tie is broken silently: two
     copies train apart, and one of them is not saved; or the weight is freed by one unit while the other uses it.
 
     ## What to do
@@ -38,7 +39,7 @@ class AliasContractConflict(Rule):
     related_config = ("tie_word_embeddings", "fsdp_plan")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, told = sharding_of(facts), set[str]()
+        sharding, told = facts.require(Section.SHARDING), set[str]()
         for records in _groups(sharding):
             contracts = {sharding.contract_of(record) for record in records}
             if len(contracts) > 1:
@@ -62,11 +63,11 @@ class AliasContractConflict(Rule):
     ) -> Finding:
         contracts = {record.fqn: _described(sharding, record) for record in records}
         owners = ordered(record.owner for record in records)
-        where = f"owners {listed(owners)}" if len(owners) > 1 else "different domains, meshes or placements"
+        where = f"owners {listed(ordered(owners))}" if len(owners) > 1 else "different domains, meshes or placements"
         return self.finding(
             subject=names[0],
             owner=records[0].owner,
-            message=f"{listed(names)} {relation}, expected one contract, found {where}",
+            message=f"{listed(ordered(names))} {relation}, expected one contract, found {where}",
             evidence={"aliases": names, "contracts": contracts},
         )
 
@@ -74,12 +75,12 @@ class AliasContractConflict(Rule):
 def _groups(sharding: ShardingFacts) -> Iterator[list[OwnershipFacts]]:
     """The records of each parameter, by what it was before wrapping where that is known."""
     origins = {record.identity: record.origin for record in sharding.parameters if record.origin is not None}
-    found: dict[tuple[str, int], list[OwnershipFacts]] = {}
+    groups: dict[tuple[str, int], list[OwnershipFacts]] = {}
     for record in live(sharding.parameters):
         origin = origins.get(record.identity)
         key = ("identity", record.identity) if origin is None else ("origin", origin)
-        found.setdefault(key, []).append(record)
-    return (records for records in found.values() if len(records) > 1)
+        groups.setdefault(key, []).append(record)
+    return (records for records in groups.values() if len(records) > 1)
 
 
 def _described(sharding: ShardingFacts, record: OwnershipFacts) -> Mapping[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DENSE, EXPERT, ShardingFacts
+from shardlint.names import listed, ordered
 
-from ._words import listed, ordered, ranks_text, sharding_of
+from ._layouts import ranks_text
 
 
 class ExpertGradientDivisor(Rule):
@@ -37,7 +38,7 @@ class ExpertGradientDivisor(Rule):
     related_config = ("ep_size", "gradient_divide_factor")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         experts = [unit for unit in sharding.units if set(unit.domains) == {EXPERT}]
         if not experts:
             return
@@ -69,8 +70,8 @@ class ExpertGradientDivisor(Rule):
 
 
 def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:
-    """The divisors of the units that hold dense trainable parameters, and the units that do not tell theirs."""
-    found, unknown = set[float](), list[str]()
+    """The divisors of the units that hold dense trainable parameters, and the units that do not report theirs."""
+    divisors, unknown = set[float](), list[str]()
     for unit in sharding.units:
         if DENSE not in unit.domains:
             continue
@@ -78,5 +79,5 @@ def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:
         if divisor is None:
             unknown.append(unit.name)
         else:
-            found.add(divisor)
-    return found, unknown
+            divisors.add(divisor)
+    return divisors, unknown

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EXPERT, UnitFacts
-
-from ._words import listed, sharding_of
+from shardlint.names import listed, ordered
 
 
 class ExpertInRootUnit(Rule):
@@ -36,14 +35,15 @@ class ExpertInRootUnit(Rule):
     related_config = ("fsdp_plan", "fsdp_wrap_modules")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        for unit in sharding_of(facts).units:
+        for unit in facts.require(Section.SHARDING).units:
             experts = unit.domains.get(EXPERT, ())
             if experts and unit.at_root and not _own_group(unit):
                 yield self.finding(
                     subject=unit.name,
                     kind=SubjectKind.UNIT,
                     owner=unit.owner,
-                    message=f"expected no expert parameter in the root unit, found {len(experts)}: {listed(experts)}",
+                    message=f"expected no expert parameter in the root unit, found {len(experts)}: "
+                    f"{listed(ordered(experts))}",
                     evidence={"parameters": experts},
                 )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.model_config import config_number
 from shardlint.facts import OwnershipFacts, ShardingFacts
 
-from ._words import config_value, live, once, sharding_of
+from ._layouts import live, once
 
 _FLAG = "tensor_model_parallel"
 
@@ -37,9 +38,9 @@ class FlagContradictsLayout(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         flagged = [record for record in once(live(sharding.parameters)) if _FLAG in record.marks]
-        vocabulary = config_value(facts.model.config if facts.model else None, "vocab_size")
+        vocabulary = config_number(facts.model.config if facts.model else None, "vocab_size")
         full = {record.fqn for record in flagged if _is_full(sharding, record, vocabulary)}
         cut = [record for record in flagged if record.marks[_FLAG] and record.fqn not in full]
         for record in flagged:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import Box
 from shardlint.facts import LayoutFacts, OwnershipFacts
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
-from ._words import live, once, sharding_of
+from ._layouts import live, once
 
 
 class LayoutLies(Rule):
@@ -39,7 +39,7 @@ class LayoutLies(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, unknown = sharding_of(facts), []
+        sharding, unknown = facts.require(Section.SHARDING), []
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
             if "boxes" in layout.unknown:

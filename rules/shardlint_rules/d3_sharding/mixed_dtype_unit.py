@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.names import ordered
 
-from ._words import live, ordered, sharding_of
+from ._layouts import live
 
 
 class MixedDtypeUnit(Rule):
@@ -34,7 +35,7 @@ class MixedDtypeUnit(Rule):
     related_config = ("torch_dtype", "mp_policy")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, unknown = sharding_of(facts), []
+        sharding, unknown = facts.require(Section.SHARDING), []
         for index, records in sharding.by_unit().items():
             unit, dtypes = sharding.units[index], dict[str, list[str]]()
             for record in live(records):

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DENSE, EXPERT
-from shardlint_rules._words import counted
-
-from ._words import listed, sharding_of
+from shardlint.names import counted, listed, ordered
 
 
 class MixedGradientDomain(Rule):
@@ -38,7 +36,7 @@ class MixedGradientDomain(Rule):
     related_config = ("fsdp_plan", "fsdp_wrap_modules")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        for unit in sharding_of(facts).units:
+        for unit in facts.require(Section.SHARDING).units:
             domains = {name: unit.domains[name] for name in (DENSE, EXPERT) if unit.domains.get(name)}
             if len(domains) > 1:
                 yield self.finding(
@@ -47,7 +45,8 @@ class MixedGradientDomain(Rule):
                     owner=unit.owner,
                     message=(
                         f"expected one gradient domain, found {len(domains[DENSE])} dense and "
-                        f"{counted(len(domains[EXPERT]), 'expert parameter')}, among them {listed(domains[EXPERT])}"
+                        f"{counted(len(domains[EXPERT]), 'expert parameter')}, "
+                        f"among them {listed(ordered(domains[EXPERT]))}"
                     ),
                     evidence={"domains": domains},
                 )

@@ -10,7 +10,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts, UnitFacts
 
-from ._words import live, once, sharding_of
+from ._layouts import live, once
 
 _SHARDING_KINDS = ("fsdp2", "hsdp", "fsdp1", "hyperparallel")
 
@@ -48,7 +48,7 @@ class MonolithicRootUnit(Rule):
     options_type = MonolithOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         total = _elements(sharding, sharding.parameters)
         if total < self.options.min_elements:
             return
@@ -56,21 +56,21 @@ class MonolithicRootUnit(Rule):
             if not unit.at_root or unit.kind not in _SHARDING_KINDS:
                 continue
             records = list(sharding.of_unit(index))
-            held, blocks = _elements(sharding, records), _repeated(record.fqn for record in records)
-            if held > total * self.options.share and blocks:
-                yield self.monolith(unit, held, total, blocks)
+            elements, blocks = _elements(sharding, records), _repeated(record.fqn for record in records)
+            if elements > total * self.options.share and blocks:
+                yield self.monolith(unit, elements, total, blocks)
 
-    def monolith(self, unit: UnitFacts, held: int, total: int, blocks: dict[str, int]) -> Finding:
+    def monolith(self, unit: UnitFacts, elements: int, total: int, blocks: dict[str, int]) -> Finding:
         names = ", ".join(f"{name}.* ({count})" for name, count in sorted(blocks.items())[:4])
         return self.finding(
             subject=unit.name,
             kind=SubjectKind.UNIT,
             owner=unit.owner,
             message=(
-                f"the root unit manages {held:,} of {total:,} elements ({held * 100 // total} %), "
+                f"the root unit manages {elements:,} of {total:,} elements ({elements * 100 // total} %), "
                 f"with the repeated blocks {names}"
             ),
-            evidence={"elements": held, "total": total, "blocks": blocks},
+            evidence={"elements": elements, "total": total, "blocks": blocks},
         )
 
 
@@ -93,4 +93,4 @@ def _repeated(names: Iterable[str]) -> dict[str, int]:
         position = next((at for at, part in enumerate(segments) if part.isdigit()), None)
         if position:
             blocks.setdefault(".".join(segments[:position]), set()).add(segments[position])
-    return dict(Counter({name: len(found) for name, found in blocks.items() if len(found) > 1}))
+    return dict(Counter({name: len(indices) for name, indices in blocks.items() if len(indices) > 1}))

@@ -9,9 +9,9 @@ from attrs.validators import in_
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts
-from shardlint.names import ranges
+from shardlint.names import ordered, ranges
 
-from ._words import live, once, ordered, sharding_of
+from ._layouts import live, once
 
 
 @frozen(kw_only=True)
@@ -54,7 +54,7 @@ class ParametersOnSeveralMeshes(Rule):
     options_type = ClippingOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         meshes = _by_mesh(sharding)
         if any("mesh" in layout.unknown for layout in sharding.layouts) and self.options.clipping == "stock":
             raise NotEvaluated("the meshes of the parameters are unknown")
@@ -74,12 +74,12 @@ class ParametersOnSeveralMeshes(Rule):
 
 def _by_mesh(sharding: ShardingFacts) -> dict[str, list[OwnershipFacts]]:
     """The optimised trainable parameters by mesh; parameters cut as flat sequences have a clipping of their own."""
-    found: dict[str, list[OwnershipFacts]] = {}
+    by_mesh: dict[str, list[OwnershipFacts]] = {}
     for record in once(live(sharding.parameters)):
         layout = sharding.layout_of(record)
         unknown = "mesh" in layout.unknown or layout.flat is not None
         if record.requires_grad and record.optimized is not False and not unknown:
             mesh = sharding.mesh(layout.mesh)
             text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {ranges(mesh.ranks)}"
-            found.setdefault(text, []).append(record)
-    return found
+            by_mesh.setdefault(text, []).append(record)
+    return by_mesh

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.boxes import PARTIAL
 
-from ._words import axis_name, live, once, sharding_of
+from ._layouts import axis_name, live, once
 
 
 class PartialPlacement(Rule):
@@ -33,12 +33,12 @@ class PartialPlacement(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
             for index, placements in ((layout.mesh, layout.placements), (layout.source_mesh, layout.source_placements)):
                 mesh = sharding.mesh(index)
-                axes = [at for at, item in enumerate(placements) if item.kind == PARTIAL]
+                axes = [at for at, axis_placement in enumerate(placements) if axis_placement.kind == PARTIAL]
                 if axes and mesh is not None:
                     names = [axis_name(mesh, at) for at in axes]
                     yield self.finding(

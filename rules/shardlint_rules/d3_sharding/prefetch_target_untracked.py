@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import UNTRACKED, UnitFacts
-
-from ._words import listed, sharding_of
+from shardlint.names import listed, ordered
 
 
 class PrefetchTargetUntracked(Rule):
@@ -34,7 +33,7 @@ class PrefetchTargetUntracked(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         seen, unknown = set[str](), []
-        for unit in sharding_of(facts).units:
+        for unit in facts.require(Section.SHARDING).units:
             if unit.owner in seen:  # parameter groups of one module share their targets
                 continue
             seen.add(unit.owner)
@@ -43,7 +42,7 @@ class PrefetchTargetUntracked(Rule):
             for direction, targets in (("forward", unit.forward_prefetch), ("backward", unit.backward_prefetch)):
                 yield from self.targets(unit, direction, targets)
         if unknown:
-            raise NotEvaluated(f"the prefetch targets are unknown of {listed(unknown)}")
+            raise NotEvaluated(f"the prefetch targets are unknown of {listed(ordered(unknown))}")
 
     def targets(self, unit: UnitFacts, direction: str, targets: tuple[str, ...]) -> Iterator[Finding]:
         for target in dict.fromkeys(targets):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 
-from ._words import ranks_text
+from ._layouts import ranks_text
 
 
 class RanksDisagree(Rule):
@@ -36,8 +36,7 @@ class RanksDisagree(Rule):
     needs = (Section.RANKS,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        ranks = facts.ranks
-        assert ranks is not None
+        ranks = facts.require(Section.RANKS)
         if not any(len(group) > 1 for group in ranks.compared):
             raise NotEvaluated("no two ranks share a mesh or a reduction, so no ranks were compared")
         more = f"; {ranks.left_out} further differences are not listed" if ranks.left_out else ""

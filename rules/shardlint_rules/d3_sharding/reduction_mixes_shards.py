@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
 from shardlint.boxes import boxes
 from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
-from shardlint.names import pattern_of
-from shardlint_rules._words import counted
+from shardlint.names import counted, pattern_of
 
-from ._words import EXPERT_COUNTS, config_value, live, once, ranks_text, sharding_of
+from ._layouts import live, once, ranks_text
 
 
 @frozen
@@ -48,7 +48,7 @@ class ReductionMixesShards(Rule):
     related_config = ("ep_size", "fsdp_plan")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         differences = facts.ranks.differences if facts.ranks else ()
         absent = _exchanged([difference for difference in differences if difference.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
@@ -102,7 +102,7 @@ def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ..
         }
     except ValueError:  # a placement that nothing is known about: layout-lies says so
         return None
-    different = tuple(rank for rank, held in others.items() if held != mine)
+    different = tuple(rank for rank, other_boxes in others.items() if other_boxes != mine)
     if not different:
         return None
     other = " and ".join(box.text() for box in others[different[0]]) or "nothing"
@@ -113,12 +113,16 @@ def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
     """
     Names that some ranks lack while they have others of the same pattern: `experts.0` here, `experts.4` there.
 
-    A parameter that is merely missing somewhere is no shard of anything: ranks-disagree says so.
+    A parameter that is merely missing somewhere is not a shard of anything: ranks-disagree says so.
     """
     values: dict[tuple[str, tuple[int, ...]], set[str]] = {}
-    for item in absent:
-        values.setdefault((pattern_of(item.fqn), item.ranks), set()).add(item.value)
-    return {item.fqn: item for item in absent if len(values[pattern_of(item.fqn), item.ranks]) > 1}
+    for difference in absent:
+        values.setdefault((pattern_of(difference.fqn), difference.ranks), set()).add(difference.value)
+    return {
+        difference.fqn: difference
+        for difference in absent
+        if len(values[pattern_of(difference.fqn), difference.ranks]) > 1
+    }
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:
@@ -139,11 +143,13 @@ def _by_count(facts: Facts, record: OwnershipFacts, layout: LayoutFacts, ranks: 
 
     Only for plain tensors that stack experts in their first dim; a distributed tensor says itself what it holds.
     """
-    declared = config_value(facts.model.config if facts.model else None, *EXPERT_COUNTS)
+    declared = config_number(facts.model.config if facts.model else None, *EXPERT_COUNTS)
     stacked = "experts" in record.fqn.split(".") and len(layout.global_shape) > 2
     if declared is None or layout.source_mesh is not None or not stacked:
         return None
-    held = layout.global_shape[0]
-    if held >= declared or declared % held or len(ranks) * declared <= facts.environment.world_size * held:
+    experts = layout.global_shape[0]
+    if experts >= declared or declared % experts or len(ranks) * declared <= facts.environment.world_size * experts:
         return None
-    return _Mixed(ranks, f"a rank holds {held} of {declared} experts, and so many ranks cannot all hold the same ones")
+    return _Mixed(
+        ranks, f"a rank holds {experts} of {declared} experts, and so many ranks cannot all hold the same ones"
+    )

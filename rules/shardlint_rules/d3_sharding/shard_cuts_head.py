@@ -8,10 +8,11 @@ from typing import Any
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
 from shardlint.facts import OwnershipFacts, ShardingFacts
 from shardlint.names import glob_matches
 
-from ._words import EXPERT_COUNTS, axes_that_shard, config_value, live, once, sharding_of
+from ._layouts import axes_that_shard, live, once
 
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
@@ -67,7 +68,7 @@ class ShardCutsHead(Rule):
     options_type = HeadOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, config = sharding_of(facts), facts.model.config if facts.model else None
+        sharding, config = facts.require(Section.SHARDING), facts.model.config if facts.model else None
         records = once(live(sharding.parameters))
         cut = [record for record in records if sharding.layout_of(record).source_mesh is not None]
         if cut and not config:
@@ -97,14 +98,14 @@ class ShardCutsHead(Rule):
 def _family(fqn: str, config: Mapping[str, Any], ndim: int) -> _Family | None:
     segments = fqn.split(".")
     module = segments[-2] if len(segments) > 1 else ""
-    heads = config_value(config, *_HEADS)
-    grouped = config_value(config, *_KEY_VALUE_HEADS) or heads
+    heads = config_number(config, *_HEADS)
+    grouped = config_number(config, *_KEY_VALUE_HEADS) or heads
     choices = (
         (module in _QUERIES, "attention heads", heads, 0, Severity.ERROR),
         (module in _KEYS, "key-value heads", grouped, 0, Severity.ERROR),
         (module in _OUTPUTS and ndim == 2, "attention heads", heads, 1, Severity.ERROR),
-        ("experts" in segments and ndim > 2, "experts", config_value(config, *EXPERT_COUNTS), 0, Severity.ERROR),
-        (module in _TOKENS, "tokens", config_value(config, *_VOCABULARY), 0, Severity.WARNING),
+        ("experts" in segments and ndim > 2, "experts", config_number(config, *EXPERT_COUNTS), 0, Severity.ERROR),
+        (module in _TOKENS, "tokens", config_number(config, *_VOCABULARY), 0, Severity.WARNING),
     )
     for fits, what, count, dim, severity in choices:
         if fits and count is not None:

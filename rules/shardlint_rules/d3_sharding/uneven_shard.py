@@ -11,7 +11,7 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.boxes import coordinates, replay, shape_of
 from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts
 
-from ._words import live, once, sharding_of
+from ._layouts import live, once
 
 _MESH_LIMIT = 4096
 
@@ -41,7 +41,7 @@ class UnevenShard(Rule):
     needs = (Section.SHARDING,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         known: dict[int, Counter[tuple[int, ...]]] = {}
         names = Counter(record.identity for record in live(sharding.parameters))
         for record in once(live(sharding.parameters)):
@@ -84,10 +84,10 @@ def _shapes(sharding: ShardingFacts, layout: LayoutFacts) -> Counter[tuple[int, 
 
 def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
     pieces = Counter[int]()
-    for size, item in zip(mesh_shape, layout.placements, strict=False):
-        if item.is_shard and item.dim is not None and layout.global_shape:
-            dim = item.dim % len(layout.global_shape)
-            pieces[dim] = (pieces[dim] or 1) * size * (item.split_factor or 1)
+    for size, placement in zip(mesh_shape, layout.placements, strict=False):
+        if placement.is_shard and placement.dim is not None and layout.global_shape:
+            dim = placement.dim % len(layout.global_shape)
+            pieces[dim] = (pieces[dim] or 1) * size * (placement.split_factor or 1)
     return any(layout.global_shape[dim] % count for dim, count in pieces.items())
 
 

@@ -10,7 +10,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts
 from shardlint.names import glob_matches
 
-from ._words import live, once, ranks_text, sharding_of
+from ._layouts import live, once, ranks_text
 
 
 @frozen(kw_only=True)
@@ -54,18 +54,18 @@ class UnmanagedTrainableParameter(Rule):
     options_type = UnmanagedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding = sharding_of(facts)
+        sharding = facts.require(Section.SHARDING)
         for record, wider in _partly(sharding):
             if self.trains(record):
                 yield self.partly(sharding, record, wider)
-        found = [record for record in once(sharding.parameters) if not record.managed and self.trains(record)]
-        if not sharding.units or not found:
+        unmanaged = [record for record in once(sharding.parameters) if not record.managed and self.trains(record)]
+        if not sharding.units or not unmanaged:
             return
         ranks = _reduced_over(sharding)
         if ranks is None and facts.environment.world_size > 1:
             raise NotEvaluated("the ranks over which the units reduce are unknown")
         replaced = {record.fqn: record for record in sharding.parameters if record.replaced}
-        for record in found:
+        for record in unmanaged:
             if ranks and not _spans(sharding, record, ranks):
                 yield self.unmanaged(record, replaced.get(record.fqn), ranks)
 
@@ -107,8 +107,10 @@ def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int
         return
     meshes = [sharding.mesh(layout.source_mesh) for layout in sharding.layouts]
     spanned = max((len(mesh.ranks) for mesh in meshes if mesh is not None), default=1)
-    held = [(record, reduction.ranks) for record in dense if (reduction := sharding.reduction_of(record)) is not None]
-    known = [(record, ranks) for record, ranks in held if ranks is not None]
+    reduced = [
+        (record, reduction.ranks) for record in dense if (reduction := sharding.reduction_of(record)) is not None
+    ]
+    known = [(record, ranks) for record, ranks in reduced if ranks is not None]
     widest = max((ranks for _, ranks in known), key=len, default=())
     for record, ranks in known:
         if set(ranks) < set(widest) and len(ranks) * spanned < len(widest):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import DerivedBuffer, TensorValues
+from shardlint.names import owner_of
 
 
 class DerivedBufferWrong(Rule):
@@ -39,46 +40,45 @@ class DerivedBufferWrong(Rule):
     related_config = ("contract.recipes",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        values = facts.values
-        assert values is not None
+        values = facts.require(Section.VALUES)
         statistics = values.by_name()
         unknown = []
-        for item in values.derived:
-            if item.status in ("wrong", "low-precision"):
-                yield self.different(item, statistics.get(item.fqn))
-            elif item.status == "unknown" and (item.declared or item.fqn.endswith("inv_freq")):
-                seen = statistics.get(item.fqn)
+        for buffer in values.derived:
+            if buffer.status in ("wrong", "low-precision"):
+                yield self.different(buffer, statistics.get(buffer.fqn))
+            elif buffer.status == "unknown" and (buffer.declared or buffer.fqn.endswith("inv_freq")):
+                seen = statistics.get(buffer.fqn)
                 if (
-                    not item.declared
+                    not buffer.declared
                     and seen is not None
                     and ((seen.constant and seen.elements > 1) or seen.zero or not seen.finite)
                 ):
-                    yield self.garbage(item, seen)
+                    yield self.garbage(buffer, seen)
                 else:
-                    unknown.append(f"{item.fqn} ({item.detail})")
+                    unknown.append(f"{buffer.fqn} ({buffer.detail})")
         if unknown:
             raise NotEvaluated(f"nothing computes again: {'; '.join(unknown)}")
 
-    def different(self, item: DerivedBuffer, seen: TensorValues | None) -> Finding:
-        rounded = item.status == "low-precision"
-        error = "" if item.error is None else f", with a relative error of up to {item.error:.3g}"
-        detail = f" ({item.detail})" if item.detail else ""
+    def different(self, buffer: DerivedBuffer, seen: TensorValues | None) -> Finding:
+        rounded = buffer.status == "low-precision"
+        error = "" if buffer.error is None else f", with a relative error of up to {buffer.error:.3g}"
+        detail = f" ({buffer.detail})" if buffer.detail else ""
         found = "those values rounded" if rounded else "other values"
         return self.finding(
-            subject=item.fqn,
+            subject=buffer.fqn,
             severity=Severity.WARNING if rounded else None,
-            message=f"expected what {item.recipe} computes, found {found}{error}{detail}",
-            evidence={"recipe": item.recipe, "error": item.error, "detail": item.detail, **_shown(seen)},
-            owner=item.fqn.rpartition(".")[0] or "<root>",
+            message=f"expected what {buffer.recipe} computes, found {found}{error}{detail}",
+            evidence={"recipe": buffer.recipe, "error": buffer.error, "detail": buffer.detail, **_shown(seen)},
+            owner=owner_of(buffer.fqn),
         )
 
-    def garbage(self, item: DerivedBuffer, seen: TensorValues) -> Finding:
+    def garbage(self, buffer: DerivedBuffer, seen: TensorValues) -> Finding:
         what = "only zeros" if seen.zero else "one value everywhere" if seen.constant else "values that are not finite"
         return self.finding(
-            subject=item.fqn,
+            subject=buffer.fqn,
             message=f"expected falling frequencies, found {what}",
-            evidence={"detail": item.detail, **_shown(seen)},
-            owner=item.fqn.rpartition(".")[0] or "<root>",
+            evidence={"detail": buffer.detail, **_shown(seen)},
+            owner=owner_of(buffer.fqn),
         )
 
 

@@ -18,7 +18,7 @@ class MaterializationInvariantFailed(InvariantRule):
     The tensors hold something else than the model's owner says they must, and the first step will use it.
 
     ## What to do
-    Read the evidence, mend the initialisation or the materialization that it names.
+    Read the evidence, fix the initialisation or the materialization that it names.
     """
 
     code = "D403"

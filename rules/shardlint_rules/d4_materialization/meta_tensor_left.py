@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.analysis.keys import matches_any
+from shardlint.analysis.contract_globs import first_match
+from shardlint.names import owner_of
 
 
 class MetaTensorLeft(Rule):
@@ -34,12 +35,12 @@ class MetaTensorLeft(Rule):
     related_config = ("contract.lazy-buffers",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
+        model = facts.require(Section.MODEL)
         lazy = facts.contract.lazy_buffers if facts.contract else ()
-        for tensor in facts.model.tensors:
+        for tensor in model.tensors:
             if not tensor.is_meta:
                 continue
-            if not tensor.is_parameter and any(matches_any(glob, tensor.aliases) for glob in lazy):
+            if not tensor.is_parameter and first_match(lazy, tensor.aliases):
                 continue
             names = sorted(tensor.aliases)
             aliases = {"aliases": names} if len(names) > 1 else {}
@@ -47,5 +48,5 @@ class MetaTensorLeft(Rule):
                 subject=tensor.fqn,
                 message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
                 evidence={**aliases, "shape": tensor.shape, "dtype": tensor.dtype},
-                owner=tensor.fqn.rpartition(".")[0] or "<root>",
+                owner=owner_of(tensor.fqn),
             )

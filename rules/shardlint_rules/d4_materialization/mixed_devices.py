@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorFacts
-from shardlint.names import natural_key
-from shardlint_rules._words import counted
+from shardlint.names import counted, natural_key
 
 
 class MixedDevices(Rule):
@@ -34,12 +33,12 @@ class MixedDevices(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
+        model = facts.require(Section.MODEL)
         by_type: dict[str, list[TensorFacts]] = {}
-        for tensor in facts.model.tensors:
+        for tensor in model.tensors:
             if not tensor.is_meta and tensor.shape and tensor.device:
                 by_type.setdefault(tensor.device.partition(":")[0], []).append(tensor)
-        if len(by_type) < 2 or facts.model.offload:
+        if len(by_type) < 2 or model.offload:
             return
         main = max(by_type, key=lambda kind: sum(tensor.numel for tensor in by_type[kind]))
         for kind, tensors in sorted(by_type.items()):

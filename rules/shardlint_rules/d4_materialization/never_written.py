@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint.analysis.wrapper_names import is_saved_copy
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint.names import glob_matches
-from shardlint_rules._words import counted
+from shardlint.names import counted, glob_matches, owner_of
 
 _ZERO_BY_DESIGN = ("**.lora_B.**", "**.lora_embedding_B.**", "**.lora_magnitude_vector.**", "**.vera_lambda_*.**")
 _LARGE = 1e8
@@ -34,9 +34,9 @@ class NeverWritten(Rule):
     `by-design` are left out of that.
 
     ## Why it is unsafe
-    Memory that nobody wrote holds zeros or another process's numbers. A loader that matches by name can report a full
-    match while one tensor was never reached; with zeros the layer is silent, and with garbage it is wrong only on some
-    runs.
+    Memory that was never written holds zeros or another process's numbers. A loader that matches by name can report a
+    full match while one tensor was never reached; with zeros the layer is silent, and with garbage it is wrong only on
+    some runs.
 
     ## What to do
     Initialise or load the tensor; look at what the loader says of its key. Call `watch_writes` after `to_empty` to be
@@ -51,14 +51,14 @@ class NeverWritten(Rule):
     options_type = NeverWrittenOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
-        assert facts.model is not None
-        tensors = facts.model.tensor_by_name()
+        values = facts.require(Section.VALUES)
+        model = facts.require(Section.MODEL)
+        tensors = model.tensor_by_name()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
-        adapted = {key for adapter in facts.model.adapters for key in adapter.keys if ".modules_to_save." not in key}
+        adapted = {key for adapter in model.adapters for key in adapter.keys if not is_saved_copy(key)}
         full = facts.load is not None and facts.load.reported and not facts.load.missing
-        for seen in facts.values.tensors:
-            if facts.values.watched:
+        for seen in values.tensors:
+            if values.watched:
                 if seen.unwritten:
                     yield self.unwritten(seen, ranks)
             elif seen.zero and seen.fqn in adapted:
@@ -82,7 +82,7 @@ class NeverWritten(Rule):
             subject=seen.fqn,
             message=f"expected it to be written since the watch began, found {found} written",
             evidence={"unwritten": seen.unwritten, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
             ranks=ranks,
         )
 
@@ -91,9 +91,9 @@ class NeverWritten(Rule):
         return self.finding(
             subject=seen.fqn,
             severity=Severity.WARNING if full else Severity.INFO,
-            message=f"looks as if nobody wrote it: {what}{report}",
+            message=f"seems never to have been written: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
-            owner=seen.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(seen.fqn),
         )
 
 

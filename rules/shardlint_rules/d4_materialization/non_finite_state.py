@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.origins import origins
 from shardlint.facts import TensorFacts, TensorValues
-from shardlint_rules._words import counted
+from shardlint.names import counted, owner_of
 
 
 class NonFiniteState(Rule):
@@ -24,7 +24,7 @@ class NonFiniteState(Rule):
     data problem for as long as losses are averaged away.
 
     ## What to do
-    Look at the origin: load the tensor again, or mend the initialiser or conversion that made it.
+    Look at the origin: load the tensor again, or fix the initialiser or conversion that made it.
     """
 
     code = "D408"
@@ -34,8 +34,12 @@ class NonFiniteState(Rule):
     needs = (Section.VALUES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
-        suspects = [item for item in facts.values.tensors if not item.finite and not item.unwritten]
+        values = facts.require(Section.VALUES)
+        suspects = [
+            tensor_values
+            for tensor_values in values.tensors
+            if not tensor_values.finite and not tensor_values.unwritten
+        ]
         if not suspects:
             return
         tensors = facts.model.tensor_by_name() if facts.model is not None else {}
@@ -54,7 +58,7 @@ class NonFiniteState(Rule):
                         "negative_infinite": seen.negative_infinite,
                         "origin": origin.as_mapping() if origin else None,
                     },
-                    owner=seen.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(seen.fqn),
                     ranks=(facts.environment.rank,) if facts.environment.world_size > 1 else (),
                 )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import PrecisionCritical
+from shardlint.names import owner_of
 
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
@@ -17,7 +18,7 @@ class PrecisionCriticalNarrowed(Rule):
     ## What it does
     Looks at tensors that their class keeps in float32, and at those that are known to need it: correction bias of
     a router, `A_log` and `D` of a state-space model. Reports one that is float16 or bfloat16 where the checkpoint has
-    more, or where the class insists on float32 and no checkpoint tells otherwise, and says how many of the source's
+    more, or where the class insists on float32 and no checkpoint says otherwise, and says how many of the source's
     distinct values became equal. A tensor that the checkpoint itself stores that narrow is left alone.
 
     ## Why it is unsafe
@@ -36,31 +37,31 @@ class PrecisionCriticalNarrowed(Rule):
     needs = (Section.VALUES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
+        values = facts.require(Section.VALUES)
         unknown = []
-        for item in facts.values.critical:
-            if item.source_dtype is not None:
-                if _BITS[item.source_dtype] > _BITS[item.dtype]:
-                    yield self.narrowed(item)
-            elif item.strict or (item.declared and item.dtype == "float16"):
-                yield self.narrowed(item)
-            elif not item.declared:
-                unknown.append(item.fqn)
+        for tensor in values.critical:
+            if tensor.source_dtype is not None:
+                if _BITS[tensor.source_dtype] > _BITS[tensor.dtype]:
+                    yield self.narrowed(tensor)
+            elif tensor.strict or (tensor.declared and tensor.dtype == "float16"):
+                yield self.narrowed(tensor)
+            elif not tensor.declared:
+                unknown.append(tensor.fqn)
         if unknown:
             raise NotEvaluated(f"no checkpoint says how wide the source of {', '.join(unknown)} is")
 
-    def narrowed(self, item: PrecisionCritical) -> Finding:
-        source = f"{item.source_dtype} in the checkpoint" if item.source_dtype else "float32"
-        lost = f"; {item.collapsed} of {item.distinct} distinct values became equal" if item.collapsed else ""
+    def narrowed(self, tensor: PrecisionCritical) -> Finding:
+        source = f"{tensor.source_dtype} in the checkpoint" if tensor.source_dtype else "float32"
+        lost = f"; {tensor.collapsed} of {tensor.distinct} distinct values became equal" if tensor.collapsed else ""
         return self.finding(
-            subject=item.fqn,
-            message=f"expected {source}, found {item.dtype}: {item.because}{lost}",
+            subject=tensor.fqn,
+            message=f"expected {source}, found {tensor.dtype}: {tensor.because}{lost}",
             evidence={
-                "because": item.because,
-                "source": item.source_key,
-                "source_dtype": item.source_dtype,
-                "distinct": item.distinct,
-                "collapsed": item.collapsed,
+                "because": tensor.because,
+                "source": tensor.source_key,
+                "source_dtype": tensor.source_dtype,
+                "distinct": tensor.distinct,
+                "collapsed": tensor.collapsed,
             },
-            owner=item.fqn.rpartition(".")[0] or "<root>",
+            owner=owner_of(tensor.fqn),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import RebuildableBufferFacts
+from shardlint.names import owner_of
 
 
 class RebuildableBufferIncomplete(Rule):
@@ -32,25 +33,25 @@ class RebuildableBufferIncomplete(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.model is not None
-        for rebuildable_buffer in facts.model.rebuildable_buffers:
+        model = facts.require(Section.MODEL)
+        for rebuildable_buffer in model.rebuildable_buffers:
             if reasons := _reasons(rebuildable_buffer):
                 yield self.finding(
                     subject=rebuildable_buffer.fqn,
                     message=f"the derived buffer {rebuildable_buffer.fqn} {' and '.join(reasons)}",
                     evidence={"reasons": reasons},
-                    owner=rebuildable_buffer.fqn.rpartition(".")[0] or "<root>",
+                    owner=owner_of(rebuildable_buffer.fqn),
                 )
 
 
-def _reasons(item: RebuildableBufferFacts) -> list[str]:
+def _reasons(buffer: RebuildableBufferFacts) -> list[str]:
     reasons = []
-    if not item.present:
+    if not buffer.present:
         reasons.append("is missing")
-    if item.persistent:
+    if buffer.persistent:
         reasons.append("became persistent")
-    if item.is_meta:
+    if buffer.is_meta:
         reasons.append("is still meta")
-    if not (item.has_source or item.has_factory):
+    if not (buffer.has_source or buffer.has_factory):
         reasons.append("has a recipe with neither source nor factory")
     return reasons

@@ -8,6 +8,7 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.analysis.keys import KeyResolver
 from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import ModelFacts, TensorFacts
+from shardlint.names import owner_of
 
 
 class TieNotReal(Rule):
@@ -21,7 +22,7 @@ class TieNotReal(Rule):
 
     ## Why it is unsafe
     The two ends drift apart with the first optimizer step, and saving drops one of them as a duplicate of the other.
-    `to_empty`, replacing an embedding, and loading with `assign=True` all untie without a word.
+    `to_empty`, replacing an embedding, and loading with `assign=True` all untie silently.
 
     ## What to do
     Call `tie_weights()` after materialization, after resizing and after loading, and before sharding and before the
@@ -35,8 +36,7 @@ class TieNotReal(Rule):
     needs = (Section.MODEL,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         pairs = wanted_pairs(model)
         if not pairs:
             return
@@ -62,7 +62,7 @@ class TieNotReal(Rule):
             subject=target,
             message=f"expected {target} to share the storage of {source}, found two storages",
             evidence={"source": source, "shapes": (left.shape, right.shape), "dtypes": (left.dtype, right.dtype)},
-            owner=target.rpartition(".")[0] or "<root>",
+            owner=owner_of(target),
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from shardlint.analysis.model_config import quantisation_settings
 from shardlint.facts import CheckpointFacts, EntryFacts
 
 FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
@@ -54,7 +55,7 @@ _BY_NAME = {scheme.name: scheme for scheme in SCHEMES}
 
 def scheme_of(checkpoint: CheckpointFacts) -> tuple[Scheme | None, str]:
     """Return the scheme of the checkpoint and how it was recognised; None when there is none or it is not known."""
-    settings = _settings(checkpoint.config)
+    settings = quantisation_settings(checkpoint.config)
     if settings is not None:
         name = _declared(settings)
         said = f"config.json declares {settings.get('quant_method', settings.get('quant_algo', 'a scheme'))}"
@@ -65,15 +66,6 @@ def scheme_of(checkpoint: CheckpointFacts) -> tuple[Scheme | None, str]:
         return None, "nothing declares a scheme, and no scales are stored"
     best = max(scores, key=lambda name: scores[name])
     return _BY_NAME[best], "recognised by its stored parts"
-
-
-def _settings(config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    for place in (config, config.get("text_config") if config else None):
-        for key in ("quantization_config", "compression_config"):
-            found = place.get(key) if isinstance(place, Mapping) else None
-            if isinstance(found, Mapping) and found:
-                return found
-    return None
 
 
 def _declared(settings: Mapping[str, Any]) -> str | None:
@@ -137,7 +129,7 @@ def _is_part(key: str) -> bool:
 
 
 def scale_of(key: str) -> str | None:
-    """Return the name of the tensor whose scale `key` is by its spelling, None when it is no weight scale."""
+    """Return the name of the tensor whose scale `key` is by its spelling, None when it is not a weight scale."""
     leaf = key.rpartition(".")[2]
     if leaf in _CACHE or leaf in _ACTIVATION or leaf.endswith(_ACTIVATION):
         return None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.wrapper_names import PEFT_PREFIXES, adapted_module
 from shardlint.facts import CheckpointFacts, ModelFacts
-from shardlint.names import closest
-from shardlint_rules._words import counted
-
-_PART = re.compile(r"\.(lora_|ia3_|hada_|lokr_|oft_|boft_|vera_|ada_|modules_to_save|original_module|base_layer)")
-_PREFIX = "base_model.model."
+from shardlint.names import closest, counted
+from shardlint_rules._files import READ_FILES
 
 
 class AdapterCoverage(Rule):
@@ -35,12 +32,13 @@ class AdapterCoverage(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT, Section.MODEL)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.checkpoint is not None
-        assert facts.model is not None
-        modules = _module_names(facts.model)
-        changed = _changed_modules(facts.checkpoint)
+        checkpoint = facts.require(Section.CHECKPOINT)
+        model = facts.require(Section.MODEL)
+        modules = _module_names(model)
+        changed = _changed_modules(checkpoint)
         lost = {name: keys for name, keys in changed.items() if name not in modules}
         if not lost:
             return
@@ -69,7 +67,7 @@ class AdapterCoverage(Rule):
 
 def _module_names(model: ModelFacts) -> set[str]:
     names = {alias for module in model.modules for alias in module.aliases}
-    return names | {name.removeprefix(_PREFIX) for name in names}
+    return names | {name.removeprefix(PEFT_PREFIXES[0]) for name in names}
 
 
 def _changed_modules(checkpoint: CheckpointFacts) -> dict[str, list[str]]:
@@ -77,9 +75,9 @@ def _changed_modules(checkpoint: CheckpointFacts) -> dict[str, list[str]]:
     files = {file.name for file in checkpoint.files if file.kind == "adapter"}
     changed: dict[str, list[str]] = {}
     for entry in (*checkpoint.entries, *checkpoint.extra_entries):
-        match = _PART.search(entry.key)
-        if entry.file in files and match is not None:
-            changed.setdefault(entry.key[: match.start()].removeprefix(_PREFIX), []).append(entry.key)
+        module = adapted_module(entry.key)
+        if entry.file in files and module is not None:
+            changed.setdefault(module, []).append(entry.key)
     return changed
 
 

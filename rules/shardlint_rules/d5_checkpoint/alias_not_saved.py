@@ -33,8 +33,7 @@ class AliasNotSaved(Rule):
     related_config = ("tie_word_embeddings",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.model
-        assert model is not None
+        model = facts.require(Section.MODEL)
         names = model.tensor_by_name()
         dropped = _not_saved(model)
         for tie in declared_ties(model):

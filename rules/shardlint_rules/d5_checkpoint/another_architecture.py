@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, FrozenDict, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.prefixes import prefix_change
 from shardlint.facts import PlanFacts
-from shardlint_rules.d5_checkpoint.prefix_mismatch import PrefixMismatch
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _FEW = 0.1
 
@@ -20,7 +21,8 @@ class AnotherArchitecture(Rule):
     When at most a tenth of the model's tensors have a source, at most a tenth of the stored keys have a place, and no
     single change of prefix would help, says so once, with the architectures that the two configurations name and how
     the names on either side begin, instead of every single key. When more of it fits, but both sides have names that
-    the other lacks and their configurations name different model types, it says so as a warning, beside the keys.
+    the other lacks and their configurations name different model types, it says so as a warning, in addition to the
+    keys.
 
     ## Why it is unsafe
     Loading it is not refused: a loader that is not strict starts the whole model from random values, and says so in one
@@ -36,12 +38,12 @@ class AnotherArchitecture(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (WHOLE_CHECKPOINT,)
     blocks = ("D501",)
     related_config = ("checkpoint.renames",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        plan = facts.plan
-        assert plan is not None
+        plan = facts.require(Section.PLAN)
         unexpected = [leftover.renamed for leftover in plan.leftovers if leftover.reason == "unexpected"]
         if plan.unread or not unexpected:
             return
@@ -50,7 +52,7 @@ class AnotherArchitecture(Rule):
             return
         used = len({key for tensor in plan.tensors for key in tensor.sources})
         few = missing >= (1 - _FEW) * len(plan.tensors) and len(unexpected) >= (1 - _FEW) * (len(unexpected) + used)
-        if few and not any(PrefixMismatch().check(facts)):
+        if few and prefix_change(plan) is None:
             yield self._finding(facts, plan, used, unexpected, Severity.ERROR)
         elif not few and _other_type(facts):
             yield self._finding(facts, plan, used, unexpected, Severity.WARNING)

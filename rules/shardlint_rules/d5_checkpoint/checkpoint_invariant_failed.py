@@ -18,7 +18,7 @@ class CheckpointInvariantFailed(InvariantRule):
     The load reported success, but the model's owner says that the result is wrong.
 
     ## What to do
-    Read the evidence, mend the loading, the checkpoint or the conversion that it names.
+    Read the evidence, fix the loading, the checkpoint or the conversion that it names.
     """
 
     code = "D503"

@@ -13,7 +13,7 @@ class ChunksIncomplete(FileProblemRule):
     ## What it does
     Takes every tensor of `.metadata` and lays its chunks over its shape: reports chunks that leave it, two that share
     elements, elements that no chunk holds, and chunks of which nothing says in which file they lie. Data files that
-    are absent or too short are told by D505.
+    are absent or too short are reported by D505.
 
     ## Why it is unsafe
     Loading fills what there is: elements that no chunk holds keep what the memory had before, and where two chunks

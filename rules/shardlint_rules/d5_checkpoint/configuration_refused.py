@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, FileProblem
-from shardlint_rules._files import COMPANIONS
+from shardlint_rules._files import COMPANIONS, READ_FILES
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class ConfigurationRefused(Rule):
     """
-    The configuration beside the weights cannot be read, or the installed library refuses it.
+    The configuration next to the weights cannot be read, or the installed library refuses it.
 
     ## What it does
-    Reports a `config.json` or `generation_config.json` that is no JSON object or cannot be read; a `config.json` from
-    which the installed Transformers builds no model, with the field and what was expected (asked only when there is
-    no live model); and, as a warning, a folder of the library's own layout without any `config.json`. A model type or
-    a class that the library does not know, as with remote code, is no fault: then the report says that the coverage
-    of the checkpoint is unknown.
+    Reports a `config.json` or `generation_config.json` that is not a JSON object or cannot be read; a
+    `config.json` from which the installed Transformers builds no model, with the field and what was expected (asked
+    only when there is no live model); and, as a warning, a folder of the library's own layout without any
+    `config.json`. A model type or a class that the library does not know, as with remote code, is not a fault: then
+    the report says that the coverage of the checkpoint is unknown.
 
     ## Why it is unsafe
-    Nothing says for which architecture the tensors are, so nobody can tell whether they fill it. A broken
+    Nothing says for which architecture the tensors are, so it is unknown whether they fill it. A broken
     `generation_config.json` stops no training, but the library passes over it, and generation runs with defaults.
 
     ## What to do
@@ -36,10 +36,10 @@ class ConfigurationRefused(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         for problem in checkpoint.problems:
             if problem.file in COMPANIONS and problem.kind in _SAYINGS:
                 yield self._finding(problem)
@@ -48,7 +48,7 @@ class ConfigurationRefused(Rule):
                 subject="config.json",
                 kind=SubjectKind.FILE,
                 severity=Severity.WARNING,
-                message="config.json: expected beside the weights, found no such file: nothing says for which "
+                message="config.json: expected next to the weights, found no such file: nothing says for which "
                 "architecture they are, so nothing was compared with it",
                 evidence={"problem": "absent", "detail": "no such file", "field": None},
                 key="absent",
@@ -67,7 +67,7 @@ class ConfigurationRefused(Rule):
 
 
 _SAYINGS = {
-    "config-json": "it is no JSON object",
+    "config-json": "it is not a JSON object",
     "config-refused": "no model can be built from it",
     "missing": "the file is not there",
     "empty": "the file is empty",

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 _KINDS = {
-    "duplicate-source": "two stored keys are for one live tensor",
+    "duplicate-source": "two stored keys are for one {side.tensor}",
     "ambiguous-prefix": "its name with and without the base-model prefix is live",
-    "double-write": "two conversions write one live tensor",
-    "mixed-group": "one live tensor is stored in two forms, whole and in parts",
+    "double-write": "two conversions write one {side.tensor}",
+    "mixed-group": "one {side.tensor} is stored in two forms, whole and in parts",
     "shared-pattern": "two different conversions take the same keys",
 }
 # Parts that quantisers store below the name of the tensor that they belong to.
@@ -30,7 +31,7 @@ class ConversionAmbiguous(Rule):
     where the name of one stored tensor is the name of a module that holds others.
 
     ## Why it is unsafe
-    The loader takes one of the two without a word: the first in the order of the names, or the last conversion. Which
+    The loader takes one of the two silently: the first in the order of the names, or the last conversion. Which
     one that is may change with the next release, and the other is thrown away.
 
     ## What to do
@@ -42,15 +43,16 @@ class ConversionAmbiguous(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
-        for remark in facts.plan.remarks:
+        plan, side = facts.require(Section.PLAN), side_of(facts)
+        for remark in plan.remarks:
             if remark.kind in _KINDS:
                 yield self.finding(
                     subject=remark.name,
                     kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {spoken(facts, _KINDS[remark.kind])}: {remark.detail}",
+                    message=f"{remark.name}: {_KINDS[remark.kind].format(side=side)}: {remark.detail}",
                     evidence={"kind": remark.kind, "keys": remark.keys[:50]},
                     key=f"{remark.kind}:{','.join(remark.keys[:2])}",
                 )
@@ -72,11 +74,11 @@ def _nested(names: list[str]) -> Iterator[tuple[str, str]]:
     if len(leaves) < 200 and not any(f".{leaf}." in text or f"\n{leaf}." in text for leaf in leaves):
         return  # no key goes on behind what ends another one
     keys = set(names)
-    modules, found = {key.rpartition(".")[0] for key in keys}, set()
+    modules, nested = {key.rpartition(".")[0] for key in keys}, set()
     while modules:
-        found |= modules & keys
+        nested |= modules & keys
         modules = {module.rpartition(".")[0] for module in modules if "." in module}
-    for short in sorted(found):
+    for short in sorted(nested):
         inside = (key for key in keys if key.startswith(f"{short}."))
         others = [key for key in inside if not set(key.split(".")) & set(_PARTS_OF_A_TENSOR)]
         if others:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 
 class ConversionNotApplied(Rule):
@@ -13,7 +14,7 @@ class ConversionNotApplied(Rule):
     Live tensors have sources only through a conversion, and the load did not apply it.
 
     ## What it does
-    Puts the load report beside the load plan: tensors that the report calls missing although the plan fills them by
+    Compares the load report with the load plan: tensors that the report calls missing although the plan fills them by
     renaming or converting stored keys, which the report calls unexpected.
 
     ## Why it is unsafe
@@ -29,14 +30,15 @@ class ConversionNotApplied(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.LOAD, Section.PLAN)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.load is not None
-        assert facts.plan is not None
-        if not facts.load.reported:
+        load = facts.require(Section.LOAD)
+        plan = facts.require(Section.PLAN)
+        if not load.reported:
             raise NotEvaluated("no load report was retained, only the recorded conversions")
-        missing, unexpected = set(facts.load.missing), set(facts.load.unexpected)
-        for tensor in facts.plan.tensors:
+        missing, unexpected = set(load.missing), set(load.unexpected)
+        for tensor in plan.tensors:
             if tensor.status != "loaded" or tensor.name not in missing or not unexpected.issuperset(tensor.sources):
                 continue
             how = " and ".join(tensor.operations) or "renaming"

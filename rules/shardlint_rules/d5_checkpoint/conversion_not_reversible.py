@@ -31,21 +31,21 @@ class ConversionNotReversible(Rule):
     needs = (Section.LOAD,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.load is not None
-        for number, item in enumerate(facts.load.conversions):
-            if item.reverse_error is None:
+        load = facts.require(Section.LOAD)
+        for number, conversion in enumerate(load.conversions):
+            if conversion.reverse_error is None:
                 continue
-            sources = ", ".join(item.sources)
+            sources = ", ".join(conversion.sources)
             yield self.finding(
-                subject=", ".join(item.targets) or item.qualified_type,
+                subject=", ".join(conversion.targets) or conversion.qualified_type,
                 kind=SubjectKind.PATTERN,
-                message=f"{item.qualified_type} from {sources} cannot be reversed: {item.reverse_error}",
+                message=f"{conversion.qualified_type} from {sources} cannot be reversed: {conversion.reverse_error}",
                 evidence={
-                    "type": item.qualified_type,
-                    "operations": item.operations,
-                    "sources": item.sources,
-                    "targets": item.targets,
-                    "error": item.reverse_error,
+                    "type": conversion.qualified_type,
+                    "operations": conversion.operations,
+                    "sources": conversion.sources,
+                    "targets": conversion.targets,
+                    "error": conversion.reverse_error,
                 },
                 key=str(number),
             )

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Severity, SubjectKind
 from shardlint.analysis.coverage import (
     Coverage,
+    CoverageStatus,
     SourceClass,
     TargetClass,
-    coverage,
+    coverage_of,
     iter_unexplained,
-    planned_coverage,
-    retained_report,
-    stored_coverage,
 )
 from shardlint.analysis.keys import Candidates
-from shardlint.facts import PlanFacts
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import WHOLE_CHECKPOINT
+from shardlint_rules._sides import side_of
 
 
 class CoverageIncomplete(Rule):
@@ -43,26 +41,28 @@ class CoverageIncomplete(Rule):
     name = "coverage-incomplete"
     phase = Phase.D5
     severity = Severity.ERROR
+    tags = (WHOLE_CHECKPOINT,)
     related_config = ("contract.training-only-targets", "contract.inference-only-sources")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.load is None and facts.plan is not None and _is_complete(facts.plan):
-            return
-        found = _found(facts)
-        near_source, near_target = Candidates(tuple(found.sources)), Candidates(_open(found))
+        coverage = coverage_of(facts)
+        if coverage.status is CoverageStatus.NOT_LOADED:
+            raise NotEvaluated(coverage.reason)
+        near_source, near_target = Candidates(tuple(coverage.sources)), Candidates(_open(coverage))
         failed = (
             {tensor.name: tensor.reason for tensor in facts.plan.tensors if tensor.status == "error"}
             if facts.plan
             else {}
         )
-        for key, kind in iter_unexplained(found):
+        side = side_of(facts)
+        for key, kind in iter_unexplained(coverage):
             candidates = near_source if isinstance(kind, TargetClass) else near_target
-            text = spoken(facts, _SAYINGS[kind][1]).format(key=key)
+            text = _SAYINGS[kind][1].format(key=key, side=side)
             text += f": its conversion fails ({failed[key]})" if key in failed else ""
-            yield self._finding(found, key, kind, text, candidates.near(key))
+            yield self._finding(coverage, key, kind, text, candidates.near(key))
 
     def _finding(
-        self, found: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
+        self, coverage: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
     ) -> Finding:
         hint = f"; the nearest on the other side: {', '.join(near)}" if near else ""
         return self.finding(
@@ -70,46 +70,26 @@ class CoverageIncomplete(Rule):
             kind=SubjectKind.TENSOR if isinstance(kind, TargetClass) else SubjectKind.KEY,
             severity=_SAYINGS[kind][0],
             message=f"{text}{hint}",
-            evidence={"class": kind.value, "basis": found.basis, "nearest": near},
+            evidence={"class": kind.value, "basis": coverage.basis, "nearest": near},
             key=kind.value,
         )
 
 
-def _is_complete(plan: PlanFacts) -> bool:
-    """Whether the plan leaves nothing open, so that there is nothing to classify."""
-    open_states = ("missing", "error")
-    return not plan.unread and not plan.leftovers and not any(tensor.status in open_states for tensor in plan.tensors)
-
-
-def _found(facts: Facts) -> Coverage:
-    """The coverage from what there is: the load report, the plan, else the headers of a plain mapping."""
-    if retained_report(facts) is not None and facts.model is not None:
-        reported = coverage(facts)
-        assert reported is not None
-        return reported
-    if facts.plan is not None:
-        return planned_coverage(facts)
-    if facts.model is None:
-        raise NotEvaluated(f"{facts.why_absent(Section.MODEL)}; {facts.why_absent(Section.PLAN)}")
-    if facts.checkpoint is None:
-        raise NotEvaluated(
-            f"no load report was retained; {facts.why_absent(Section.CHECKPOINT)} (coverage is NOT_LOADED)"
-        )
-    return stored_coverage(facts)
-
-
-def _open(found: Coverage) -> tuple[str, ...]:
+def _open(coverage: Coverage) -> tuple[str, ...]:
     wanted = (TargetClass.UNSUPPORTED_MISSING_TARGET, TargetClass.NEW_HEAD)
-    return tuple(key for key, kind in found.targets.items() if kind in wanted)
+    return tuple(key for key, kind in coverage.targets.items() if kind in wanted)
 
 
 _SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {
-    TargetClass.UNSUPPORTED_MISSING_TARGET: (Severity.ERROR, "the live tensor {key} has no source in the checkpoint"),
+    TargetClass.UNSUPPORTED_MISSING_TARGET: (
+        Severity.ERROR,
+        "{side.named_tensor} {key} has no source in the checkpoint",
+    ),
     TargetClass.NEW_HEAD: (
         Severity.WARNING,
         "{key} belongs to a head that the checkpoint's class does not have: it starts from its initialisation",
     ),
-    SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} has no live tensor"),
-    SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that the live class does not have"),
+    SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} {side.no_place}"),
+    SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that {side.of_class} does not have"),
     SourceClass.BEYOND_CONFIG: (Severity.INFO, "{key} belongs to a layer beyond those that the configuration asks for"),
 }

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorPlan
-from shardlint_rules._wording import spoken
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 _STORED_BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16}
 _CODES = ("quantize", "deserialize")  # operations whose dtypes are those of codes and scales
@@ -35,7 +36,7 @@ class DtypeNarrowed(Rule):
     how many tensors lose digits. What a quantiser codes or decodes is left out.
 
     ## Why it is unsafe
-    It is intended more often than not. It is no copy of the checkpoint, though: what is saved from this model is not
+    It is intended more often than not. It is not a copy of the checkpoint, though: what is saved from this model is not
     what was loaded, and sums over small values (router biases, norms, states) may change visibly.
 
     ## What to do
@@ -47,11 +48,12 @@ class DtypeNarrowed(Rule):
     phase = Phase.D5
     severity = Severity.INFO
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
+        plan = facts.require(Section.PLAN)
         pairs: dict[tuple[tuple[str, ...], str], list[TensorPlan]] = defaultdict(list)
-        for tensor in facts.plan.tensors:
+        for tensor in plan.tensors:
             if tensor.status == "loaded":
                 pairs[tensor.stored_dtypes, tensor.dtype].append(tensor)
         for (dtypes, live), tensors in pairs.items():
@@ -65,8 +67,8 @@ class DtypeNarrowed(Rule):
             yield self.finding(
                 subject=f"{stored}->{live}",
                 kind=SubjectKind.MODEL,
-                message=spoken(facts, f"{many} stored as {stored} and live as {live}: ")
-                + f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
+                message=f"{many} stored as {stored} {side_of(facts).is_as} {live}: "
+                f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
                 evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
             )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EntryFacts, TensorPlan
+from shardlint_rules._files import READ_FILES
 
 
 class EmptyOrFlattened(Rule):
@@ -30,12 +31,13 @@ class EmptyOrFlattened(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT, Section.PLAN)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.checkpoint is not None
-        assert facts.plan is not None
-        unfilled = [tensor for tensor in facts.plan.tensors if tensor.status in ("mismatched", "error")]
-        entries = {entry.key: entry for entry in facts.checkpoint.entries} if unfilled else {}
+        checkpoint = facts.require(Section.CHECKPOINT)
+        plan = facts.require(Section.PLAN)
+        unfilled = [tensor for tensor in plan.tensors if tensor.status in ("mismatched", "error")]
+        entries = {entry.key: entry for entry in checkpoint.entries} if unfilled else {}
         seen: set[str] = set()
         for tensor in unfilled:
             sources = [entries[key] for key in tensor.sources if key in entries]

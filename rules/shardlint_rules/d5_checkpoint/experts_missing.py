@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, PlanFacts, TensorPlan
-from shardlint.names import ranges
-from shardlint_rules._words import counted
+from shardlint.names import counted, ranges
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _EXPERTS = re.compile(r"experts(\.|$)")
@@ -18,7 +18,7 @@ _EXPERT = re.compile(r"experts\.\d+\.")
 
 class ExpertsMissing(Rule):
     """
-    Fewer experts or layers are stored than the model has, or experts are numbered anew from zero.
+    Fewer experts or layers are stored than the model has, or experts are renumbered from zero.
 
     ## What it does
     Groups the live tensors without a source by the number in their names: where other numbers of the same tensor are
@@ -28,7 +28,7 @@ class ExpertsMissing(Rule):
     contract excludes are not reported.
 
     ## Why it is unsafe
-    Loaders take the experts in order and ignore their numbers: experts 1..4 load as 0..3 without a word, and the router
+    Loaders take the experts in order and ignore their numbers: experts 1..4 load as 0..3 silently, and the router
     sends every token to the wrong one.
 
     ## What to do
@@ -40,12 +40,13 @@ class ExpertsMissing(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT, Section.PLAN)
+    tags = (WHOLE_CHECKPOINT,)
     related_config = ("num_experts", "num_hidden_layers")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.checkpoint is not None
-        assert facts.plan is not None
-        for remark in facts.plan.remarks:
+        checkpoint = facts.require(Section.CHECKPOINT)
+        plan = facts.require(Section.PLAN)
+        for remark in plan.remarks:
             if remark.kind == "numbering":
                 yield self.finding(
                     subject=remark.name,
@@ -53,9 +54,9 @@ class ExpertsMissing(Rule):
                     evidence={"keys": remark.keys[:50]},
                     key=remark.keys[0],
                 )
-        yield from self._too_few(facts.plan)
-        yield from self._gaps(facts.plan)
-        yield from self._renumbered(facts.checkpoint)
+        yield from self._too_few(plan)
+        yield from self._gaps(plan)
+        yield from self._renumbered(checkpoint)
 
     def _too_few(self, plan: PlanFacts) -> Iterator[Finding]:
         for tensor in plan.tensors:
@@ -63,10 +64,10 @@ class ExpertsMissing(Rule):
             if tensor.status != "mismatched" or not tensor.operations or not stored or len(tensor.shape) < 2:
                 continue
             if stored[1:] == tensor.shape[1:] and stored[0] < tensor.shape[0] and _EXPERTS.search(tensor.name):
-                held = counted(tensor.shape[0], "expert")
+                live_count = counted(tensor.shape[0], "expert")
                 yield self.finding(
                     subject=tensor.name,
-                    message=f"{tensor.name} has {held}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
+                    message=f"{tensor.name} has {live_count}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
                     evidence={"stored": stored[0], "live": tensor.shape[0], "keys": tensor.sources[:50]},
                     key="count",
                 )
@@ -83,14 +84,14 @@ class ExpertsMissing(Rule):
                     empty[place].setdefault(number, tensor.name)
                 else:
                     filled[place].add(number)
-        for place, found in empty.items():
-            lost = sorted(set(found) - filled[place])
+        for place, indices in empty.items():
+            lost = sorted(set(indices) - filled[place])
             if lost and filled[place]:
                 yield self.finding(
                     subject=place.replace("*", str(lost[0]), 1),
                     kind=SubjectKind.MODULE,
                     message=f"{place}: numbers {ranges(filled[place])} are stored, {ranges(lost)} are not",
-                    evidence={"stored": sorted(filled[place])[:50], "absent": lost[:50], "example": found[lost[0]]},
+                    evidence={"stored": sorted(filled[place])[:50], "absent": lost[:50], "example": indices[lost[0]]},
                     key="gap",
                 )
 

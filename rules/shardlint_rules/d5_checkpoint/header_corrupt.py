@@ -13,8 +13,8 @@ class HeaderCorrupt(FileProblemRule):
     ## What it does
     Reports what reading the header found wrong: its length, its JSON, the fields of its tensors, dtypes that do not
     exist, a shape that does not give the byte range, ranges out of bounds, overlapping or with holes between them, keys
-    given twice, bytes behind the last tensor; an index that is no JSON or not of the right form; and the `.metadata` of
-    torch.distributed.checkpoint, which is read without executing anything.
+    given twice, bytes behind the last tensor; an index that is not valid JSON or not of the right form; and the
+    `.metadata` of torch.distributed.checkpoint, which is read without executing anything.
 
     ## Why it is unsafe
     A reader that does not check takes bytes of one tensor for another, or garbage for weights.
@@ -29,7 +29,7 @@ class HeaderCorrupt(FileProblemRule):
     severity = Severity.ERROR
     sayings = {
         "header-length": "the header's length is impossible",
-        "header-json": "the header is no JSON",
+        "header-json": "the header is not valid JSON",
         "header-schema": "the header is not of the right form",
         "header-too-large": "the header is larger than any reader accepts",
         "unknown-dtype": "the dtype does not exist in the format",
@@ -39,7 +39,7 @@ class HeaderCorrupt(FileProblemRule):
         "hole": "bytes belong to no tensor",
         "duplicate-key": "a key is given twice",
         "trailing-bytes": "bytes follow the last tensor",
-        "index-json": "the index is no JSON",
+        "index-json": "the index is not valid JSON",
         "index-schema": "the index is not of the right form",
         "metadata-stream": "the metadata cannot be read",
         "metadata-schema": "the metadata is not of the right form",

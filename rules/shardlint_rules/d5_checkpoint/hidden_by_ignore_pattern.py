@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import LeftoverKey, TensorPlan
-from shardlint.names import pattern_of
-from shardlint_rules._wording import spoken
-from shardlint_rules._words import counted
+from shardlint.names import counted, pattern_of
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 
 class HiddenByIgnorePattern(Rule):
@@ -35,15 +35,16 @@ class HiddenByIgnorePattern(Rule):
     phase = Phase.D5
     severity = Severity.WARNING
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
+        plan = facts.require(Section.PLAN)
         wanting: dict[tuple[str, tuple[int, ...]], list[TensorPlan]] = defaultdict(list)
-        for tensor in facts.plan.tensors:
+        for tensor in plan.tensors:
             if tensor.status in ("missing", "missing-ignored"):
                 wanting[_ending(tensor.name), tensor.shape].append(tensor)
         hidden: dict[str, list[LeftoverKey]] = defaultdict(list)
-        for leftover in facts.plan.leftovers:
+        for leftover in plan.leftovers:
             is_weight = (
                 not leftover.dtype.startswith(("I", "U", "BOOL"))
                 and len(leftover.shape) > 1
@@ -52,7 +53,11 @@ class HiddenByIgnorePattern(Rule):
             if leftover.reason == "ignored" and is_weight:
                 hidden[leftover.pattern].append(leftover)
         for pattern, items in hidden.items():
-            pairs = [(item, found[0]) for item in items if (found := wanting.get((_ending(item.key), item.shape)))]
+            pairs = [
+                (unused, tensors[0])
+                for unused in items
+                if (tensors := wanting.get((_ending(unused.key), unused.shape)))
+            ]
             yield self._wanted(facts, pattern, items, pairs) if pairs else self._unused(facts, pattern, items)
 
     def _wanted(
@@ -62,34 +67,34 @@ class HiddenByIgnorePattern(Rule):
         items: Sequence[LeftoverKey],
         pairs: Sequence[tuple[LeftoverKey, TensorPlan]],
     ) -> Finding:
-        item, tensor = pairs[0]
+        leftover, tensor = pairs[0]
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
-            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {spoken(facts, 'live tensors')} without a source: "
-            f"{item.key} fits {tensor.name}",
+            f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {side_of(facts).tensors} without a source: "
+            f"{leftover.key} fits {tensor.name}",
             evidence={
                 "hidden": len(items),
                 "wanted": len(pairs),
-                "keys": [item.key for item, _ in pairs][:50],
+                "keys": [leftover.key for leftover, _ in pairs][:50],
                 "tensors": [tensor.name for _, tensor in pairs][:50],
             },
         )
 
     def _unused(self, facts: Facts, pattern: str, items: Sequence[LeftoverKey]) -> Finding:
-        elements = sum(math.prod(item.shape) for item in items)
-        names = sorted({pattern_of(item.key) for item in items})
+        elements = sum(math.prod(leftover.shape) for leftover in items)
+        names = sorted({pattern_of(leftover.key) for leftover in items})
         return self.finding(
             subject=pattern,
             kind=SubjectKind.PATTERN,
             severity=Severity.INFO,
             message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')} with "
-            f"{counted(elements, 'element')}, which no {spoken(facts, 'live tensor')} wants: {', '.join(names[:3])}",
+            f"{counted(elements, 'element')}, which no {side_of(facts).tensor} wants: {', '.join(names[:3])}",
             evidence={"hidden": len(items), "elements": elements, "patterns": names[:50]},
         )
 
 
 def _ending(name: str) -> str:
-    """The last two segments of a name that are no numbers."""
+    """The last two segments of a name that are not numbers."""
     return ".".join([part for part in name.split(".") if not part.isdigit()][-2:])

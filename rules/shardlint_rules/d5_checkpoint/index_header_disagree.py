@@ -8,7 +8,8 @@ from operator import attrgetter, eq
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.keys import KeyResolver, identity_reason
 from shardlint.facts import CheckpointFacts
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 
 class IndexHeaderDisagree(Rule):
@@ -33,10 +34,10 @@ class IndexHeaderDisagree(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         if checkpoint.index is None or _agrees(checkpoint, checkpoint.index.weight_map):
             return
         holders: dict[str, list[str]] = {}
@@ -87,21 +88,18 @@ class _Wants:
     """Says in words whether the live model wants a key."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+        self._model = side_of(facts).model
         self._planned = facts.plan.names_by_key() if facts.plan else {}
         self._leftover = {leftover.key for leftover in facts.plan.leftovers} if facts.plan else set()
         self._unknown = identity_reason(facts)
         self._resolver = KeyResolver(facts.model) if facts.model and not self._unknown else None
 
     def __call__(self, key: str) -> str:
-        return spoken(self._facts, self._said(key))
-
-    def _said(self, key: str) -> str:
         if key in self._planned:
-            return f"the live model wants it as {self._planned[key][0]}"
+            return f"{self._model} wants it as {self._planned[key][0]}"
         if key in self._leftover:
-            return "the live model does not want it"
+            return f"{self._model} does not want it"
         if self._resolver is None:
-            return "whether the live model wants it is unknown"
+            return f"whether {self._model} wants it is unknown"
         name = self._resolver.live_name(key)
-        return f"the live model wants it as {name}" if name else "the live model does not want it"
+        return f"{self._model} wants it as {name}" if name else f"{self._model} does not want it"

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-
-from attrs import frozen
+from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._wording import spoken
-
-_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module")
-_MANY, _FEW = 0.9, 0.1
-
-
-@frozen
-class _Change:
-    """One change of names: `kind` is remove-prefix, add-prefix or remove-wrapper, `part` what is removed or added."""
-
-    kind: str
-    part: str
-
-    def apply(self, key: str) -> str:
-        if self.kind == "add-prefix":
-            return self.part + key
-        if self.kind == "remove-prefix":
-            return key.removeprefix(self.part)
-        return ".".join(segment for segment in key.split(".") if segment != self.part)
+from shardlint.analysis.prefixes import prefix_change
+from shardlint_rules._files import WHOLE_CHECKPOINT
+from shardlint_rules._sides import side_of
 
 
 class PrefixMismatch(Rule):
@@ -52,35 +33,22 @@ class PrefixMismatch(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (WHOLE_CHECKPOINT,)
     blocks = ("D501",)
     related_config = ("checkpoint.renames",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        plan = facts.plan
-        assert plan is not None
-        if not plan.leftovers:
+        plan = facts.require(Section.PLAN)
+        explained = prefix_change(plan)
+        if explained is None:
             return
-        missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
-        unexpected = {
-            leftover.renamed: leftover.key
-            for leftover in plan.leftovers
-            if leftover.reason not in ("derived", "other-state")
-        }
-        if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
-            return
-        best = max(_changes(unexpected, missing), key=lambda change: _hits(change, unexpected, missing), default=None)
-        if best is None:
-            return
-        hits = _hits(best, unexpected, missing)
-        if hits < _MANY * min(len(unexpected), len(missing)):
-            return
-        example, key = next((name, key) for name, key in unexpected.items() if best.apply(name) in missing)
+        change, missing, hits = explained.change, explained.missing, explained.hits
         yield self.finding(
-            subject=best.part,
+            subject=change.part,
             kind=SubjectKind.PATTERN,
-            message=f"{len(missing)} of {len(plan.tensors)} {spoken(facts, 'live tensors')} have no source, and {hits} "
-            f"would have one after {_SAYINGS[best.kind].format(part=best.part)}: {key} is for {best.apply(example)}",
-            evidence={"change": best.kind, "part": best.part, "would_match": hits, "missing": len(missing)},
+            message=f"{missing} of {len(plan.tensors)} {side_of(facts).tensors} have no source, and {hits} would have "
+            f"one after {_SAYINGS[change.kind].format(part=change.part)}: {explained.key} is for {explained.name}",
+            evidence={"change": change.kind, "part": change.part, "would_match": hits, "missing": missing},
         )
 
 
@@ -89,24 +57,3 @@ _SAYINGS = {
     "add-prefix": "the prefix {part} is put before the stored keys",
     "remove-wrapper": "the wrapper's segment {part} is removed from the stored keys",
 }
-
-
-def _hits(change: _Change, unexpected: Iterable[str], missing: set[str]) -> int:
-    return len({name for key in unexpected if (name := change.apply(key)) in missing})
-
-
-def _changes(unexpected: Iterable[str], missing: Iterable[str]) -> Iterator[_Change]:
-    segments = Counter(segment for key in unexpected for segment in set(key.split(".")))
-    yield from (_Change("remove-wrapper", wrapper) for wrapper in _WRAPPERS if wrapper in segments)
-    yield from (_Change("remove-prefix", prefix) for prefix in _prefixes(unexpected))
-    yield from (_Change("add-prefix", prefix) for prefix in _prefixes(missing))
-
-
-def _prefixes(names: Iterable[str]) -> Iterator[str]:
-    """Yield the dotted prefixes, of up to four segments, that most of the names share."""
-    names = list(names)
-    counts: Counter[str] = Counter()
-    for name in names:
-        parts = name.split(".")
-        counts.update(".".join(parts[:count]) + "." for count in range(1, min(len(parts), 5)))
-    yield from (prefix for prefix, count in counts.items() if count >= _MANY / 2 * len(names))

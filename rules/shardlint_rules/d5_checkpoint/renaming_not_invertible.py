@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint_rules._wording import spoken
+from shardlint_rules._files import READ_FILES
+from shardlint_rules._sides import side_of
 
 
 class RenamingNotInvertible(Rule):
@@ -30,12 +31,13 @@ class RenamingNotInvertible(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
-        live = facts.plan.tensor_by_name() if facts.plan.round_trips else {}
-        for trip in facts.plan.round_trips:
-            unknown = f"would be {trip.loaded}, {spoken(facts, 'which is not live')}"
+        plan = facts.require(Section.PLAN)
+        live = plan.tensor_by_name() if plan.round_trips else {}
+        for trip in plan.round_trips:
+            unknown = f"would be {trip.loaded}, {side_of(facts).not_there}"
             where = f"is loaded as {trip.loaded}" if trip.loaded in live else unknown
             yield self.finding(
                 subject=trip.name,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts
+from shardlint_rules._files import READ_FILES
 
 from ._schemes import FP8, PACKED, Scheme, carriers, missing_parts, part_name, scale_of, scheme_of
 
@@ -34,11 +35,11 @@ class ScaleMissing(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
     related_config = ("quantization_config",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         if facts.plan is not None:
             yield from (
                 self._finding(remark.name, f"{remark.name} is {remark.detail}", "integer-cast", {"keys": remark.keys})

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, RepeatedKey
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 _SHARD = re.compile(r"(.*)-\d+-of-\d+\.safetensors")
 
@@ -23,7 +24,7 @@ class ShadowTensor(Rule):
 
     ## Why it is unsafe
     Today's loaders read every key of every file that the index names, in the order of the file names, and let the last
-    one win without a word. A leftover of an earlier save silently replaces trained weights.
+    one win silently. A leftover of an earlier save silently replaces trained weights.
 
     ## What to do
     Delete the file that does not belong, or save the checkpoint again into an empty folder. If your
@@ -35,11 +36,11 @@ class ShadowTensor(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
     related_config = ("checkpoint.allow-overlay",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         if checkpoint.overlay_declared:
             return
         pairs: dict[tuple[str, str, bool], list[RepeatedKey]] = {}
@@ -55,10 +56,10 @@ class ShadowTensor(Rule):
         self, checkpoint: CheckpointFacts, file: str, other: str, items: list[RepeatedKey], *, counts: bool
     ) -> Finding:
         weight_map = checkpoint.index.weight_map if checkpoint.index else {}
-        against = [item.key for item in items if counts and weight_map.get(item.key) == other]
-        differ = [item.key for item in items if item.equal is False]
-        unknown = sum(item.equal is None for item in items)
-        shown = ", ".join([*differ, *(item.key for item in items if item.equal is not False)][:3])
+        against = [repeated.key for repeated in items if counts and weight_map.get(repeated.key) == other]
+        differ = [repeated.key for repeated in items if repeated.equal is False]
+        unknown = sum(repeated.equal is None for repeated in items)
+        shown = ", ".join([*differ, *(repeated.key for repeated in items if repeated.equal is not False)][:3])
         said = [f"{other} holds {counted(len(items), 'tensor')} that loaders take from {file} ({shown})"]
         said += [f"the index maps {len(against)} of them to {other}"] if against else []
         said += [f"the bytes of {len(differ)} differ"] if differ else []
@@ -71,7 +72,7 @@ class ShadowTensor(Rule):
             message="; ".join([*said, *(["all bytes are the same"] if same else [])]),
             evidence={
                 "taken_from": file,
-                "keys": [item.key for item in items][:50],
+                "keys": [repeated.key for repeated in items][:50],
                 "differing": differ[:50],
                 "against_the_index": against[:50],
                 "both_files_are_read": counts,

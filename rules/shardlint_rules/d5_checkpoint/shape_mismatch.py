@@ -8,7 +8,8 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.analysis.coverage import retained_report
 from shardlint.analysis.keys import KeyResolver, identity_reason, unread_files
 from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 Shape = tuple[int, ...]
 
@@ -36,13 +37,14 @@ class ShapeMismatch(Rule):
     name = "shape-mismatch"
     phase = Phase.D5
     severity = Severity.ERROR
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         report = retained_report(facts)
         told = set()
-        for item in report.mismatched if report else ():
-            told.add(item.key)
-            yield self._finding(item.key, item.key, item.stored_shape, item.live_shape)
+        for mismatch in report.mismatched if report else ():
+            told.add(mismatch.key)
+            yield self._finding(mismatch.key, mismatch.key, mismatch.stored_shape, mismatch.live_shape)
         if facts.plan is not None:
             yield from self._from_plan(facts.plan, told)
             if facts.plan.unread:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint_rules._files import READ_FILES
 
 
 class TieStoredTwice(Rule):
@@ -30,12 +31,13 @@ class TieStoredTwice(Rule):
     phase = Phase.D5
     severity = Severity.WARNING
     needs = (Section.PLAN,)
+    tags = (READ_FILES,)
     related_config = ("tie_word_embeddings",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.plan is not None
-        stored_twice = [tie for tie in facts.plan.ties if tie.both_stored]
-        tensors = facts.plan.tensor_by_name() if stored_twice else {}
+        plan = facts.require(Section.PLAN)
+        stored_twice = [tie for tie in plan.ties if tie.both_stored]
+        tensors = plan.tensor_by_name() if stored_twice else {}
         unknown = []
         for tie in stored_twice:
             if tie.equal is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 
 class TotalSizeDiffers(Rule):
@@ -27,10 +28,10 @@ class TotalSizeDiffers(Rule):
     phase = Phase.D5
     severity = Severity.INFO
     needs = (Section.CHECKPOINT,)
+    tags = (WHOLE_CHECKPOINT,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         index = checkpoint.index
         if index is None or index.total_size is None:
             return

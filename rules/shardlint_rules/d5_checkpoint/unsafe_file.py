@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._words import counted
+from shardlint.names import counted
+from shardlint_rules._files import READ_FILES
 
 
 class UnsafeFile(Rule):
     """
-    A file of the checkpoint lies outside its folder, or is a pickle.
+    A file of the checkpoint is outside its folder, or is a pickle.
 
     ## What it does
     Reports index entries and symbolic links that lead out of the folder (links into the `blobs` of a Hugging Face cache
@@ -31,10 +32,10 @@ class UnsafeFile(Rule):
     phase = Phase.D5
     severity = Severity.ERROR
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.checkpoint
-        assert checkpoint is not None
+        checkpoint = facts.require(Section.CHECKPOINT)
         for problem in checkpoint.problems:
             if problem.kind == "escapes-folder":
                 yield self.finding(

@@ -8,15 +8,13 @@ from math import prod
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
-from ._held import optimizer_of
-
 
 class EmptyShardWithoutLayout(Rule):
     """
     This rank holds nothing of a parameter that is not empty, in a tensor that does not say which part it is.
 
     ## What it does
-    Reports parameters, main parameters and state tensors without elements that are no distributed tensors although the
+    Reports parameters, main parameters and state tensors without elements that are not distributed tensors although the
     whole parameter has elements. Flat parts of FSDP1 and emptied groups of partitioning optimizers are left out:
     there the handle keeps the layout.
 
@@ -36,10 +34,10 @@ class EmptyShardWithoutLayout(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer, held = optimizer_of(facts), optimizer_of(facts).held_by_parameter()
+        optimizer, places_of = facts.require(Section.OPTIMIZER), facts.require(Section.OPTIMIZER).held_by_parameter()
         ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
-            places = held.get(index, [])
+            places = places_of.get(index, [])
             apart = parameter.flat or any(optimizer.optimizer_of(place).partitioned for place in places)
             if prod(parameter.global_shape) and not apart:
                 yield from self.look_at(optimizer, parameter, places, ranks)

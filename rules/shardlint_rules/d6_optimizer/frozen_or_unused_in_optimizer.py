@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint_rules._shadows import dead_shadows
 
-from ._held import group_text, optimizer_of, where
+from ._held import group_text, where
 
 
 class FrozenOrUnusedInOptimizer(Rule):
@@ -33,10 +33,10 @@ class FrozenOrUnusedInOptimizer(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         dead = {name for tensor in dead_shadows(facts).found for name in tensor.aliases}
-        for held in optimizer.held:
-            parameter, decay = optimizer.parameter_of(held), optimizer.group_of(held).number("weight_decay")
+        for optimized in optimizer.held:
+            parameter, decay = optimizer.parameter_of(optimized), optimizer.group_of(optimized).number("weight_decay")
             if parameter is None or not decay:
                 continue
             unused = not dead.isdisjoint(parameter.aliases)
@@ -45,8 +45,8 @@ class FrozenOrUnusedInOptimizer(Rule):
             what = "used by nothing" if unused else "frozen"
             yield self.finding(
                 subject=parameter.fqn,
-                message=f"{what}, but {group_text(optimizer, held)} decays it with weight_decay={decay:g}",
-                evidence={"place": where(optimizer, held), "weight_decay": decay, "reason": what},
+                message=f"{what}, but {group_text(optimizer, optimized)} decays it with weight_decay={decay:g}",
+                evidence={"place": where(optimizer, optimized), "weight_decay": decay, "reason": what},
                 owner=parameter.owner or None,
-                key=str(held.group),
+                key=str(optimized.group),
             )

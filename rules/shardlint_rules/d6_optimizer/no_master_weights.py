@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
 
-from ._held import optimizer_of
-
 _MANTISSA = {"bfloat16": 7, "float16": 10}
 _SMALLEST = {"bfloat16": -133, "float16": -24}  # exponents of the spacing of subnormal numbers
 _STEP_IS_RATE = ("adam", "lion", "adafactor", "adan", "came", "sophia", "rmsprop", "adagrad")
@@ -44,27 +42,26 @@ class NoMasterWeights(Rule):
     needs = (Section.OPTIMIZER, Section.VALUES)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.values is not None
-        optimizer, values = optimizer_of(facts), facts.values.by_name()
+        optimizer, values = facts.require(Section.OPTIMIZER), facts.require(Section.VALUES).by_name()
         unknown = set()
-        for held in optimizer.held:
-            parameter, dtype = optimizer.parameter_of(held), optimizer.specs[held.spec].dtype
-            if parameter is None or dtype not in _MANTISSA or not _updated_in_place(optimizer, held, parameter):
+        for tensor in optimizer.held:
+            parameter, dtype = optimizer.parameter_of(tensor), optimizer.specs[tensor.spec].dtype
+            if parameter is None or dtype not in _MANTISSA or not _updated_in_place(optimizer, tensor, parameter):
                 continue
-            kind = optimizer.optimizer_of(held).qualified_type.rpartition(".")[2]
+            kind = optimizer.optimizer_of(tensor).qualified_type.rpartition(".")[2]
             if not any(name in kind.lower() for name in _STEP_IS_RATE):
                 unknown.add(kind)
                 continue
             seen = values.get(parameter.fqn)
             if seen is not None and seen.magnitude:
-                yield from self.small_steps(optimizer, held, parameter, seen.magnitude)
+                yield from self.small_steps(optimizer, tensor, parameter, seen.magnitude)
         if unknown:
             raise NotEvaluated(f"how large a step of {', '.join(sorted(unknown))} is depends on the gradients")
 
     def small_steps(
-        self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter, magnitude: float
+        self, optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter, magnitude: float
     ) -> Iterator[Finding]:
-        group, dtype = optimizer.group_of(held), optimizer.specs[held.spec].dtype
+        group, dtype = optimizer.group_of(tensor), optimizer.specs[tensor.spec].dtype
         rate = max(group.number("lr") or 0.0, group.number("initial_lr") or 0.0)
         distance = spacing(magnitude, dtype)
         if 0.0 < rate < distance / 2:
@@ -83,10 +80,10 @@ def spacing(magnitude: float, dtype: str) -> float:
     return 2.0 ** max(exponent, _SMALLEST[dtype])
 
 
-def _updated_in_place(optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter) -> bool:
-    if held.main or parameter.main is not None or not parameter.requires_grad:
+def _updated_in_place(optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter) -> bool:
+    if tensor.main or parameter.main is not None or not parameter.requires_grad:
         return False
-    options = optimizer.group_of(held).options
-    if any(options.get(name) for name in _ROUNDING) or optimizer.optimizer_of(held).partitioned:
+    options = optimizer.group_of(tensor).options
+    if any(options.get(name) for name in _ROUNDING) or optimizer.optimizer_of(tensor).partitioned:
         return False
-    return not any(part in name.lower() for name in held.state for part in _MASTER)
+    return not any(part in name.lower() for name in tensor.state for part in _MASTER)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+from shardlint.names import glob_matches
 
-from ._held import optimizer_of, partitioned, where
+from ._held import partitioned, where
 
 _FACTORED = ("*_row", "*_col", "row_*", "col_*", "absmax*", "qmap*")
 
@@ -24,7 +24,7 @@ class LayoutOptions:
 
 class OptimizerLayoutMismatch(Rule):
     """
-    A main parameter, a main gradient or an optimizer state is laid out otherwise than its parameter.
+    A main parameter, a main gradient or an optimizer state has another layout than its parameter.
 
     ## What it does
     Compares global shape, mesh axis names, mesh shape and placements of every main parameter, main gradient and
@@ -50,27 +50,29 @@ class OptimizerLayoutMismatch(Rule):
     options_type = LayoutOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         reasons = partitioned(optimizer)
         for parameter in optimizer.parameters if not reasons else ():
             for role, spec in (("main parameter", parameter.main), ("main gradient", parameter.main_gradient)):
                 if spec is not None and not parameter.flat:
                     yield from self.compare(optimizer, parameter.fqn, role, parameter.spec, spec)
-        for held in optimizer.held:
-            yield from self.state_of(optimizer, held, optimizer.parameter_of(held))
+        for tensor in optimizer.held:
+            yield from self.state_of(optimizer, tensor, optimizer.parameter_of(tensor))
         if reasons:
             raise NotEvaluated("; ".join(reasons))
 
     def state_of(
-        self, optimizer: OptimizerFacts, held: HeldTensor, parameter: LiveParameter | None
+        self, optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter | None
     ) -> Iterator[Finding]:
-        subject = parameter.fqn if parameter is not None else where(optimizer, held)
-        for name, spec in held.state.items():
-            if not any(fnmatchcase(name, glob) for glob in self.options.other_shapes):
-                yield from self.compare(optimizer, subject, f"state {name}", held.spec, spec)
+        subject = parameter.fqn if parameter is not None else where(optimizer, tensor)
+        for name, spec in tensor.state.items():
+            if not any(glob_matches(glob, name) for glob in self.options.other_shapes):
+                yield from self.compare(optimizer, subject, f"state {name}", tensor.spec, spec)
 
-    def compare(self, optimizer: OptimizerFacts, subject: str, role: str, wanted: int, found: int) -> Iterator[Finding]:
-        left, right = optimizer.specs[wanted], optimizer.specs[found]
+    def compare(
+        self, optimizer: OptimizerFacts, subject: str, role: str, wanted: int, actual: int
+    ) -> Iterator[Finding]:
+        left, right = optimizer.specs[wanted], optimizer.specs[actual]
         if left.same_layout(right):
             return
         differs = [

@@ -9,7 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.names import glob_matches
 
-from ._held import counterparts, optimizer_of, partitioned
+from ._held import counterparts, partitioned
 
 
 @frozen(kw_only=True)
@@ -30,7 +30,7 @@ class ParameterNotOptimised(Rule):
 
     ## Why it is unsafe
     The parameter costs a gradient in every step and keeps its first value. Adapters that were added after the
-    optimizer was built, and groups that are chosen by name patterns, lose parameters like this without a word.
+    optimizer was built, and groups that are chosen by name patterns, lose parameters like this silently.
 
     ## What to do
     Add the parameter to a group, freeze it, or declare it.
@@ -44,7 +44,7 @@ class ParameterNotOptimised(Rule):
     options_type = NotOptimisedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         if reasons := partitioned(optimizer):
             raise NotEvaluated("; ".join(reasons))
         stale = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor
 
-from ._held import optimizer_of, where
+from ._held import where
 
 
 class ParameterTwice(Rule):
@@ -34,16 +34,16 @@ class ParameterTwice(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
+        optimizer = facts.require(Section.OPTIMIZER)
         places: dict[tuple[str, int], list[HeldTensor]] = {}
-        for held in optimizer.held:
-            key = ("live", held.parameter) if held.parameter is not None else ("stale", held.identity)
-            places.setdefault(key, []).append(held)
-        for found in places.values():
-            if len(found) < 2:
+        for tensor in optimizer.held:
+            key = ("live", tensor.parameter) if tensor.parameter is not None else ("stale", tensor.identity)
+            places.setdefault(key, []).append(tensor)
+        for tensors in places.values():
+            if len(tensors) < 2:
                 continue
-            parameter = optimizer.parameter_of(found[0])
-            texts = [where(optimizer, held) for held in found]
+            parameter = optimizer.parameter_of(tensors[0])
+            texts = [where(optimizer, tensor) for tensor in tensors]
             yield self.finding(
                 subject=texts[0] if parameter is None else parameter.fqn,
                 kind=SubjectKind.MODEL if parameter is None else SubjectKind.TENSOR,

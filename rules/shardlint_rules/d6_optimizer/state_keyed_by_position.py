@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import HeldTensor, OptimizerFacts, StoredOptimizerFacts, StoredParameterState
-from shardlint_rules._words import counted
-
-from ._held import optimizer_of
+from shardlint.names import counted
 
 _LISTED = 50
 
@@ -19,13 +17,13 @@ class StateKeyedByPosition(Rule):
 
     ## What it does
     Reads the keys, groups and shapes of optimizer states in the checkpoint's folder, without executing anything. A
-    state that is keyed by position is laid beside what the live groups hold, in order: sizes of groups, shapes, and
+    state that is keyed by position is compared with what the live groups hold, in order: sizes of groups, shapes, and
     names where the file keeps some. Of a state that is keyed by name it reports live parameters without an entry,
     and entries without a live parameter.
 
     ## Why it is unsafe
     `Optimizer.load_state_dict` matches by position and compares nothing but the sizes of groups: moments of one
-    parameter go to another of the same shape without a word, or fail in the first step. Entries that resuming misses
+    parameter go to another of the same shape silently, or fail in the first step. Entries that resuming misses
     start from zero.
 
     ## What to do
@@ -40,10 +38,12 @@ class StateKeyedByPosition(Rule):
     needs = (Section.OPTIMIZER,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
-        unknown = [f"{item.path}: {item.problem}" for item in optimizer.stored if item.problem]
-        readable = [item for item in optimizer.stored if not item.problem]
-        if readable and any(item.partitioned for item in optimizer.optimizers):
+        optimizer = facts.require(Section.OPTIMIZER)
+        unknown = [
+            f"{stored_state.path}: {stored_state.problem}" for stored_state in optimizer.stored if stored_state.problem
+        ]
+        readable = [stored_state for stored_state in optimizer.stored if not stored_state.problem]
+        if readable and any(instance.partitioned for instance in optimizer.optimizers):
             unknown.append("the optimizer holds flat parts of many parameters")
             readable = []
         for stored in readable:
@@ -56,16 +56,20 @@ class StateKeyedByPosition(Rule):
 
     def by_name(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
         names = {parameter.key for parameter in stored.parameters}
-        live = [item for item in map(optimizer.parameter_of, optimizer.held) if item is not None and item.requires_grad]
-        missed = [item.fqn for item in live if names.isdisjoint(item.aliases)]
+        live = [
+            live_parameter
+            for live_parameter in map(optimizer.parameter_of, optimizer.held)
+            if live_parameter is not None and live_parameter.requires_grad
+        ]
+        missed = [live_parameter.fqn for live_parameter in live if names.isdisjoint(live_parameter.aliases)]
         known = {alias for parameter in optimizer.parameters for alias in parameter.aliases}
         left = sorted(names - known)
-        for one, many, found in (
+        for one, many, names_of_one in (
             ("live parameter without stored state", "live parameters without stored state", missed),
             ("stored entry without a live parameter", "stored entries without a live parameter", left),
         ):
-            if found:
-                yield self.differs(stored, counted(len(found), one, many), many, found)
+            if names_of_one:
+                yield self.differs(stored, counted(len(names_of_one), one, many), many, names_of_one)
 
     def by_position(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
         sizes = tuple(group.size for group in optimizer.groups)
@@ -75,7 +79,9 @@ class StateKeyedByPosition(Rule):
             return
         pairs = list(zip(stored.parameters, _places(optimizer, stored), strict=False))
         wrong = [
-            _described(optimizer, entry, held) for entry, held in pairs if held and _differ(optimizer, entry, held)
+            _described(optimizer, entry, tensor)
+            for entry, tensor in pairs
+            if tensor and _differ(optimizer, entry, tensor)
         ]
         if wrong:
             many = "positions that hold the state of another parameter"
@@ -100,7 +106,7 @@ def _sizes(sizes: tuple[int, ...]) -> str:
 
 def _places(optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> list[HeldTensor | None]:
     """For each stored entry the tensor at its place: group and position, else the position over all groups."""
-    by_group = {(item.group, item.position): item for item in optimizer.held}
+    by_group = {(tensor.group, tensor.position): tensor for tensor in optimizer.held}
     by_number = dict(enumerate(optimizer.held))
     return [
         by_number.get(entry.position or 0) if entry.group is None else by_group.get((entry.group, entry.position or 0))
@@ -108,16 +114,16 @@ def _places(optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> list[Hel
     ]
 
 
-def _differ(optimizer: OptimizerFacts, entry: StoredParameterState, held: HeldTensor) -> bool:
-    parameter = optimizer.parameter_of(held)
+def _differ(optimizer: OptimizerFacts, entry: StoredParameterState, tensor: HeldTensor) -> bool:
+    parameter = optimizer.parameter_of(tensor)
     if not entry.key.isdecimal() and parameter is not None:
         return entry.key not in parameter.aliases
-    wanted = {optimizer.specs[number].shape for number in (held.spec, *held.state.values())}
+    wanted = {optimizer.specs[number].shape for number in (tensor.spec, *tensor.state.values())}
     return bool(entry.shapes) and not any(tuple(shape) in wanted for shape in entry.shapes.values())
 
 
-def _described(optimizer: OptimizerFacts, entry: StoredParameterState, held: HeldTensor) -> str:
-    parameter = optimizer.parameter_of(held)
+def _described(optimizer: OptimizerFacts, entry: StoredParameterState, tensor: HeldTensor) -> str:
+    parameter = optimizer.parameter_of(tensor)
     live = "no live parameter" if parameter is None else parameter.fqn
     shapes = " ".join(f"{list(shape)}" for shape in dict.fromkeys(map(tuple, entry.shapes.values())))
-    return f"{entry.key} {shapes} at {live} {list(optimizer.specs[held.spec].shape)}".replace("  ", " ")
+    return f"{entry.key} {shapes} at {live} {list(optimizer.specs[tensor.spec].shape)}".replace("  ", " ")

@@ -8,7 +8,7 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.ties import wanted_pairs
 from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts
 
-from ._held import optimizer_of, where
+from ._held import where
 
 _NAMES = ("name", "group_name")
 
@@ -38,11 +38,11 @@ class TieSplitOverGroups(Rule):
     needs = (Section.OPTIMIZER, Section.MODEL)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = optimizer_of(facts)
-        held = optimizer.held_by_parameter()
-        index = {item.identity: number for number, item in enumerate(optimizer.parameters)}
+        optimizer = facts.require(Section.OPTIMIZER)
+        places_of = optimizer.held_by_parameter()
+        index = {parameter.identity: number for number, parameter in enumerate(optimizer.parameters)}
         for left, right in copies(facts):
-            first, second = held.get(index[left.identity]), held.get(index[right.identity])
+            first, second = places_of.get(index[left.identity]), places_of.get(index[right.identity])
             if not first or not second:
                 continue
             differs = _differences(optimizer, first[0], second[0])
@@ -50,7 +50,10 @@ class TieSplitOverGroups(Rule):
                 yield self.finding(
                     subject=left.fqn,
                     message=f"a copy of {right.fqn}, optimised with other settings: {'; '.join(differs)}",
-                    evidence={"copy": right.fqn, "places": [where(optimizer, item) for item in (first[0], second[0])]},
+                    evidence={
+                        "copy": right.fqn,
+                        "places": [where(optimizer, tensor) for tensor in (first[0], second[0])],
+                    },
                     owner=left.owner or None,
                     key=right.fqn,
                 )
@@ -58,11 +61,11 @@ class TieSplitOverGroups(Rule):
 
 def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
     """Pairs of different live parameters that have to stay equal."""
-    assert facts.model is not None
-    optimizer = optimizer_of(facts)
+    model = facts.require(Section.MODEL)
+    optimizer = facts.require(Section.OPTIMIZER)
     names = {alias: parameter for parameter in optimizer.parameters for alias in parameter.aliases}
     seen: set[tuple[int, int]] = set()
-    for target, source in (*wanted_pairs(facts.model).items(), *_same_origin(facts)):
+    for target, source in (*wanted_pairs(model).items(), *_same_origin(facts)):
         left, right = names.get(target), names.get(source)
         if left is not None and right is not None and left.identity != right.identity:
             pair = (left.identity, right.identity)
@@ -84,9 +87,9 @@ def _same_origin(facts: Facts) -> Iterator[tuple[str, str]]:
 def _differences(optimizer: OptimizerFacts, left: HeldTensor, right: HeldTensor) -> list[str]:
     one, other = optimizer.group_of(left), optimizer.group_of(right)
     kinds = optimizer.optimizer_of(left).qualified_type, optimizer.optimizer_of(right).qualified_type
-    found = [] if kinds[0] == kinds[1] else [f"optimizer {kinds[0]} and {kinds[1]}"]
+    differences = [] if kinds[0] == kinds[1] else [f"optimizer {kinds[0]} and {kinds[1]}"]
     for option in sorted({*one.options, *other.options}):
         values = one.options.get(option), other.options.get(option)
         if values[0] != values[1] and option not in _NAMES:
-            found.append(f"{option} {values[0]} and {values[1]}")
-    return found
+            differences.append(f"{option} {values[0]} and {values[1]}")
+    return differences

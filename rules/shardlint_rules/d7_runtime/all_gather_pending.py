@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import RuntimeFacts
 
-from ._words import runtime_of
-
 
 class AllGatherPending(Rule):
     """
@@ -37,7 +35,7 @@ class AllGatherPending(Rule):
     related_config = ("forward_prefetch", "backward_prefetch")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         if not any(unit.sharded for unit in runtime.units):
             return
         if not runtime.optimizer_stepped and runtime.raised:
@@ -45,8 +43,8 @@ class AllGatherPending(Rule):
         if not runtime.optimizer_stepped and not runtime.backwards:
             raise NotEvaluated("neither a backward nor an optimizer step was traced")
         moments: dict[str, list[int]] = {}
-        for item in runtime.pending:
-            moments.setdefault(item.unit, []).append(item.look)
+        for gather in runtime.pending:
+            moments.setdefault(gather.unit, []).append(gather.look)
         for name, looks in moments.items():
             when = "at the optimizer step" if runtime.looks[looks[0]] == "optimizer-step" else "after the backward"
             yield self._unconsumed(runtime, name, f"was still unconsumed {when}", Severity.ERROR, looks)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint_rules._words import counted
-
-from ._words import runtime_of
+from shardlint.names import counted
 
 
 class ForwardFieldMissing(Rule):
@@ -34,7 +32,7 @@ class ForwardFieldMissing(Rule):
     related_config = ("contract.data.forward-fields", "contract.data.runtime-fields")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime, contract = runtime_of(facts), facts.contract
+        runtime, contract = facts.require(Section.RUNTIME), facts.contract
         data = contract.data if contract is not None else None
         if data is None or not (data.forward_fields or data.runtime_fields):
             return

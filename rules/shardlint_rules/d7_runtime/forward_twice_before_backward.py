@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 
-from ._words import complete, runtime_of
+from ._traces import complete
 
 
 class ForwardTwiceBeforeBackward(Rule):
@@ -34,7 +34,7 @@ class ForwardTwiceBeforeBackward(Rule):
     needs = (Section.RUNTIME,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         complete(runtime)
         counted = {step.index for step in runtime.training_steps()}
         open_steps: dict[str, set[int]] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
-from shardlint.names import glob_matches
-from shardlint_rules._words import counted
+from shardlint.names import counted, listed
 
-from ._words import after_backward, listed, runtime_of
+from ._traces import after_backward
 
 
 class ModalityWithoutGradient(Rule):
@@ -37,38 +37,38 @@ class ModalityWithoutGradient(Rule):
     related_config = ("contract.data.modality-fields", "contract.data.modality-parameters")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime, contract = runtime_of(facts), facts.contract
+        runtime, contract = facts.require(Section.RUNTIME), facts.contract
         data = contract.data if contract is not None else None
         if data is None or not data.modality_parameters:
             return
         after_backward(runtime)
         unknown = []
         for modality, globs in data.modality_parameters.items():
-            held = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
-            if not held:
+            gradients = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
+            if not gradients:
                 continue
             given = _given(runtime, data, modality)
             if given is None:
                 unknown.append(modality)
-            elif given and not any(item.finite for item in held):
-                yield self._silent(modality, given, held)
+            elif given and not any(named_gradient.finite for named_gradient in gradients):
+                yield self._silent(modality, given, gradients)
         if unknown:
             raise NotEvaluated(f"the contract names no fields of {listed(unknown)}, so no step is known to hold it")
 
-    def _silent(self, modality: str, given: tuple[str, ...], held: list[GradientFacts]) -> Finding:
-        bad = sum(1 for item in held if item.not_finite)
+    def _silent(self, modality: str, given: tuple[str, ...], gradients: list[GradientFacts]) -> Finding:
+        bad = sum(1 for gradient in gradients if gradient.not_finite)
         what = f"; {bad} hold NaN or Inf" if bad else ""
-        many = counted(len(held), "parameter")
+        many = counted(len(gradients), "parameter")
         return self.finding(
             subject=modality,
             kind=SubjectKind.FIELD,
             message=f"{', '.join(given)} given, but none of its {many} got a finite gradient{what}",
-            evidence={"fields": given, "parameters": [item.fqn for item in held], "not_finite": bad},
+            evidence={"fields": given, "parameters": [gradient.fqn for gradient in gradients], "not_finite": bad},
         )
 
 
-def _named(item: GradientFacts, globs: tuple[str, ...]) -> bool:
-    return any(glob_matches(glob, name) for glob in globs for name in (item.aliases or (item.fqn,)))
+def _named(gradient: GradientFacts, globs: tuple[str, ...]) -> bool:
+    return bool(first_match(globs, gradient.aliases or (gradient.fqn,)))
 
 
 def _given(runtime: RuntimeFacts, data: DataSemanticsFacts, modality: str) -> tuple[str, ...] | None:

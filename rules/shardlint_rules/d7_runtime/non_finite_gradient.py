@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import GradientFacts, RuntimeFacts
 
-from ._words import runtime_of
-
 
 class NonFiniteGradient(Rule):
     """
@@ -34,22 +32,22 @@ class NonFiniteGradient(Rule):
     needs = (Section.RUNTIME,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         bad = [gradient for gradient in runtime.gradients if gradient.not_finite]
         origin = _first_met(runtime, bad)
-        for item in bad:
+        for bad_gradient in bad:
             looks = len(runtime.looks)
-            when = "" if looks == 1 else f" at {len(item.not_finite)} of {looks} looks"
+            when = "" if looks == 1 else f" at {len(bad_gradient.not_finite)} of {looks} looks"
             first = f"; the backward met it first in {origin}" if origin and len(bad) > 1 else ""
             yield self.finding(
-                subject=item.fqn,
-                owner=item.units[0] if item.units else None,
+                subject=bad_gradient.fqn,
+                owner=bad_gradient.units[0] if bad_gradient.units else None,
                 message=f"its gradient holds NaN or Inf{when}{first}",
-                evidence={"looks": item.not_finite, "first_met_in": origin, "parameters": len(bad)},
+                evidence={"looks": bad_gradient.not_finite, "first_met_in": origin, "parameters": len(bad)},
             )
 
 
 def _first_met(runtime: RuntimeFacts, bad: list[GradientFacts]) -> str:
     """The unit among those with bad gradients of which the backward began first; empty when no order was seen."""
-    units = {unit for item in bad for unit in item.units}
+    units = {unit for gradient in bad for unit in gradient.units}
     return next((unit for unit in runtime.order("backward") if unit in units), "")

@@ -9,10 +9,9 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
-from shardlint.names import glob_matches, pattern_of
-from shardlint_rules._words import counted
+from shardlint.names import counted, glob_matches, listed, pattern_of
 
-from ._words import after_backward, listed, runtime_of
+from ._traces import after_backward
 
 _NUMBERED_EXPERT = re.compile(r"experts?\.[0-9]+(?:\.|\Z)")
 _WHY_CUT = (
@@ -59,35 +58,37 @@ class ParameterWithoutGradient(Rule):
     options_type = UnusedOptions
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         missing = [gradient for gradient in runtime.gradients if not gradient.present and not self._declared(gradient)]
         missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
         if runtime.raised:  # when nothing at all has a graph, the backward itself raises
             cut = {unit.name for unit in runtime.units if unit.cut_off}
-            yield from self._missing(runtime, [item for item in missing if cut.intersection(item.units)])
+            yield from self._missing(
+                runtime, [missing_gradient for missing_gradient in missing if cut.intersection(missing_gradient.units)]
+            )
         after_backward(runtime)
         yield from self._missing(runtime, missing)
 
     def _missing(self, runtime: RuntimeFacts, missing: list[GradientFacts]) -> Iterator[Finding]:
         units = runtime.unit_by_name()
         left: dict[str, list[GradientFacts]] = {}
-        for item in missing:
-            left.setdefault(item.units[0] if item.units else "", []).append(item)
+        for gradient in missing:
+            left.setdefault(gradient.units[0] if gradient.units else "", []).append(gradient)
         whole = {name: len(items) for name, items in runtime.gradients_by_unit().items()}
         for name, items in left.items():
             unit = units.get(name)
             if unit is not None and len(items) > 1 and len(items) == whole[name]:
                 yield self._unit(unit, items)
             else:
-                for item in items:
-                    yield self._parameter(item, unit)
+                for gradient in items:
+                    yield self._parameter(gradient, unit)
 
-    def _declared(self, item: GradientFacts) -> bool:
-        names = item.aliases or (item.fqn,)
+    def _declared(self, gradient: GradientFacts) -> bool:
+        names = gradient.aliases or (gradient.fqn,)
         return any(glob_matches(glob, name) for glob in self.options.unused for name in names)
 
     def _unit(self, unit: TracedUnit, items: list[GradientFacts]) -> Finding:
-        names = [item.fqn for item in items]
+        names = [gradient.fqn for gradient in items]
         return self._report(
             unit.name,
             SubjectKind.UNIT,
@@ -96,14 +97,14 @@ class ParameterWithoutGradient(Rule):
             items,
         )
 
-    def _parameter(self, item: GradientFacts, unit: TracedUnit | None) -> Finding:
-        return self._report(item.fqn, SubjectKind.TENSOR, "got no gradient in any traced step", unit, [item])
+    def _parameter(self, gradient: GradientFacts, unit: TracedUnit | None) -> Finding:
+        return self._report(gradient.fqn, SubjectKind.TENSOR, "got no gradient in any traced step", unit, [gradient])
 
     def _report(
         self, subject: str, kind: SubjectKind, text: str, unit: TracedUnit | None, items: list[GradientFacts]
     ) -> Finding:
         cut = unit is not None and unit.cut_off
-        idle = all(item.module_ran is False for item in items)
+        idle = all(gradient.module_ran is False for gradient in items)
         reason = "; its region of a reentrant checkpoint had no input that needs one" if cut else ""
         reason = reason or ("; no module that holds it was called" if idle else "")
         return self.finding(
@@ -112,7 +113,7 @@ class ParameterWithoutGradient(Rule):
             owner=unit.name if unit is not None else None,
             severity=Severity.ERROR if cut else Severity.WARNING,
             message=text + reason,
-            evidence={"parameters": [item.fqn for item in items], "called": not idle, "cut_off": cut},
+            evidence={"parameters": [gradient.fqn for gradient in items], "called": not idle, "cut_off": cut},
             why=_WHY_CUT if cut else None,
             remediation=_WHAT_CUT if cut else None,
         )
@@ -128,20 +129,20 @@ def _without_idle_experts(
     missing: list[GradientFacts], every: tuple[GradientFacts, ...], experts: set[str]
 ) -> list[GradientFacts]:
     """Leave out experts without tokens: not called, while another of the same block got gradients."""
-    busy = {_block(item.fqn) for item in every if item.present}
+    busy = {_block(gradient.fqn) for gradient in every if gradient.present}
 
-    def idle(item: GradientFacts) -> bool:
-        if item.module_ran:
+    def idle(gradient: GradientFacts) -> bool:
+        if gradient.module_ran:
             return False
-        block = _block(item.fqn)
-        return bool(item.fqn in experts or (block and block in busy))
+        block = _block(gradient.fqn)
+        return bool(gradient.fqn in experts or (block and block in busy))
 
-    return [item for item in missing if not idle(item)]
+    return [gradient for gradient in missing if not idle(gradient)]
 
 
 def _block(fqn: str) -> str:
-    """What comes before the number of an expert, with what comes after it; empty for what is no numbered expert."""
-    found = _NUMBERED_EXPERT.search(fqn)
-    if found is None:
+    """What comes before the number of an expert, with what comes after it; empty for what is not a numbered expert."""
+    match = _NUMBERED_EXPERT.search(fqn)
+    if match is None:
         return ""
-    return f"{fqn[: found.start()]}{pattern_of(fqn[found.start() :])}"
+    return f"{fqn[: match.start()]}{pattern_of(fqn[match.start() :])}"

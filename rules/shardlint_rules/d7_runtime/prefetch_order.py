@@ -8,10 +8,9 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import RuntimeFacts, TracedUnit
-from shardlint.names import pattern_of
-from shardlint_rules._words import counted
+from shardlint.names import counted, pattern_of
 
-from ._words import complete, runtime_of
+from ._traces import complete
 
 
 @frozen
@@ -48,7 +47,7 @@ class PrefetchOrder(Rule):
     related_config = ("forward_prefetch", "backward_prefetch")
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         complete(runtime)
         hidden = {unit.name for unit in runtime.units if not unit.observed}
         for direction, attribute in (("forward", "forward_prefetch"), ("backward", "backward_prefetch")):
@@ -79,7 +78,7 @@ class PrefetchOrder(Rule):
 
 
 def _orders(runtime: RuntimeFacts, direction: str) -> list[tuple[str, ...]]:
-    """The order of each micro-step; where the trace ended with an error the last one is no proof."""
+    """The order of each micro-step; where the trace ended with an error the last one is not reliable."""
     numbers = sorted({event.step for event in runtime.events if event.kind == direction})
     if runtime.raised and numbers:
         numbers.pop()

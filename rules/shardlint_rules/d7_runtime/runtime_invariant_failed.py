@@ -18,7 +18,7 @@ class RuntimeInvariantFailed(InvariantRule):
     The step left the model in a state that its owner says it must not be in, and the next step starts from it.
 
     ## What to do
-    Read the evidence, mend the part of the step that it names.
+    Read the evidence, fix the part of the step that it names.
     """
 
     code = "D704"

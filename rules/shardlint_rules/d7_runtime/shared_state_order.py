@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import StateEvent
-from shardlint.names import glob_matches
-
-from ._words import runtime_of
 
 
 class SharedStateOrder(Rule):
@@ -37,8 +35,12 @@ class SharedStateOrder(Rule):
     related_config = ("contract.shared-state",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
-        declared = {item.name: item.producers for item in facts.contract.shared_state} if facts.contract else {}
+        runtime = facts.require(Section.RUNTIME)
+        declared = (
+            {declared_state.name: declared_state.producers for declared_state in facts.contract.shared_state}
+            if facts.contract
+            else {}
+        )
         for (state, fault), events in _faults(runtime.state_events, declared).items():
             by = events[0].by or "an unnamed module"
             yield self.finding(
@@ -62,7 +64,7 @@ class SharedStateOrder(Rule):
 def _faults(
     events: Iterable[StateEvent], declared: dict[str, tuple[str, ...]]
 ) -> dict[tuple[str, str], list[StateEvent]]:
-    found: dict[tuple[str, str], list[StateEvent]] = {}
+    faults: dict[tuple[str, str], list[StateEvent]] = {}
     producers: dict[tuple[str, int], list[str]] = {}
     for event in events:
         before = producers.setdefault((event.state, event.step), [])
@@ -76,9 +78,9 @@ def _faults(
         elif not before and not event.recompute:
             fault = "consumed before it was produced"
         if fault:
-            found.setdefault((event.state, fault), []).append(event)
-    return found
+            faults.setdefault((event.state, fault), []).append(event)
+    return faults
 
 
 def _all_declared(producers: Iterable[str], globs: tuple[str, ...] | None) -> bool:
-    return bool(globs) and all(any(glob_matches(glob, name) for glob in globs or ()) for name in producers)
+    return bool(globs) and all(first_match(globs or (), (name,)) for name in producers)

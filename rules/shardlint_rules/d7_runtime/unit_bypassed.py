@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import DirectUse, GradientFacts, RuntimeFacts, TracedUnit
+from shardlint.names import listed
 
-from ._words import complete, listed, runtime_of
+from ._traces import complete
 
 
 class UnitBypassed(Rule):
@@ -37,7 +38,7 @@ class UnitBypassed(Rule):
     needs = (Section.RUNTIME,)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = runtime_of(facts)
+        runtime = facts.require(Section.RUNTIME)
         forwarded = runtime.forwarded()
         gradients = runtime.gradients_by_unit()
         uses: dict[str, list[DirectUse]] = {}

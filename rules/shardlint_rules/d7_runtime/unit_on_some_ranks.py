@@ -8,8 +8,6 @@ from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severi
 from shardlint.facts import RankDifference, UnitFacts
 from shardlint.names import ranges
 
-from ._words import runtime_of
-
 
 class UnitOnSomeRanks(Rule):
     """
@@ -37,39 +35,40 @@ class UnitOnSomeRanks(Rule):
     needs = (Section.RUNTIME, Section.RANKS)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        ranks, runtime = facts.ranks, runtime_of(facts)
-        assert ranks is not None
+        ranks, runtime = facts.require(Section.RANKS), facts.require(Section.RUNTIME)
         traced = set(ranks.runtime_traced)
         if not any(len(traced.intersection(group)) > 1 for group in ranks.compared):
             raise NotEvaluated("no two ranks that share a mesh or a reduction had a trace")
         units = facts.sharding.units if facts.sharding else ()
         if any(_allows_unused(unit) for unit in units):
             return
-        for item in ranks.runtime:
-            if item.field in ("entered", "gradient"):
-                yield self.difference(item, runtime.raised)
+        for difference in ranks.runtime:
+            if difference.field in ("entered", "gradient"):
+                yield self.difference(difference, runtime.raised)
 
-    def difference(self, item: RankDifference, raised: str) -> Finding:
-        kind, _, subject = item.fqn.partition(" ")
-        what = "ran forward" if item.field == "entered" else "got a gradient"
+    def difference(self, difference: RankDifference, raised: str) -> Finding:
+        kind, _, subject = difference.fqn.partition(" ")
+        what = "ran forward" if difference.field == "entered" else "got a gradient"
         took, left = (
-            (item.ranks, (item.reference_rank,)) if item.value == "yes" else ((item.reference_rank,), item.ranks)
+            (difference.ranks, (difference.reference_rank,))
+            if difference.value == "yes"
+            else ((difference.reference_rank,), difference.ranks)
         )
         ended = f"; the traced block raised {raised}" if raised else ""
         return self.finding(
             subject=subject,
             kind=SubjectKind.UNIT if kind == "unit" else SubjectKind.TENSOR,
             owner=subject if kind == "unit" else None,
-            ranks=item.ranks,
+            ranks=difference.ranks,
             message=f"{what} on {_ranks(took)} and not on {_ranks(left)}{ended}",
             evidence={"with": took, "without": left},
-            key=item.field,
+            key=difference.field,
         )
 
 
 def _ranks(numbers: Iterable[int]) -> str:
-    held = tuple(numbers)
-    return f"rank{'' if len(held) == 1 else 's'} {ranges(held)}"
+    distinct = tuple(numbers)
+    return f"rank{'' if len(distinct) == 1 else 's'} {ranges(distinct)}"
 
 
 def _allows_unused(unit: UnitFacts) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
 from shardlint.weights import ExportUnknownError, check_export
+from shardlint_rules._files import READ_FILES
 
 _SEVERITY = {
     "reload": Severity.ERROR,
@@ -30,7 +31,7 @@ class ExportDiffers(HeavyRule):
 
     ## Why it is unsafe
     The checkpoints that a run exports are read by other programs, or by the next run. Elements at another place load
-    without a word, as a wrong model; what is written under other names stays at its initialisation.
+    silently, as a wrong model; what is written under other names stays at its initialisation.
 
     ## What to do
     Give the operation that is named a working reverse, or record the conversions of the load
@@ -42,13 +43,14 @@ class ExportDiffers(HeavyRule):
     name = "export-differs"
     phase = Phase.V0
     severity = Severity.WARNING
+    tags = (READ_FILES,)
     related_config = ("checkpoint.renames",)
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
         if live.model is None or live.checkpoint is None:
             raise NotEvaluated("it compares the export of a live model with the checkpoint that was loaded into it")
         try:
-            found = check_export(
+            groups = check_export(
                 live.model,
                 live.checkpoint,
                 model_facts=facts.model,
@@ -58,7 +60,7 @@ class ExportDiffers(HeavyRule):
             )
         except ExportUnknownError as error:
             raise NotEvaluated(str(error)) from error
-        for group in found:
+        for group in groups:
             first = group.first
             more = f" ({group.count} like this)" if group.count > 1 else ""
             yield self.finding(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.contract_globs import matches_any, meant_across_dots
 from shardlint.analysis.keys import Candidates
-from shardlint_rules._words import counted
+from shardlint.names import counted
 
 
 class ProbeUnmatched(Rule):
@@ -33,18 +33,16 @@ class ProbeUnmatched(Rule):
     related_config = ("contract.probes",)
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        assert facts.contract is not None
-        assert facts.model is not None
-        names = tuple(alias for tensor in facts.model.parameters for alias in tensor.aliases)
-        lost = [
-            probe.glob
-            for probe in facts.contract.probes
-            if probe.required and not any(fnmatchcase(name, probe.glob) for name in names)
-        ]
+        contract = facts.require(Section.CONTRACT)
+        model = facts.require(Section.MODEL)
+        names = tuple(alias for tensor in model.parameters for alias in tensor.aliases)
+        lost = [probe.glob for probe in contract.probes if probe.required and not matches_any(probe.glob, names)]
         candidates = Candidates(names) if lost else None
         for glob in dict.fromkeys(lost):
             near = candidates.near(glob) if candidates else ()
             hint = f"; the nearest names are {', '.join(near)}" if near else ""
+            if wider := meant_across_dots(glob, names):
+                hint = f"; `*` is one segment of a name: {wider!r} would match"
             yield self.finding(
                 subject=glob,
                 kind=SubjectKind.PATTERN,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from attrs import frozen
 
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
+from shardlint_rules._files import WHOLE_CHECKPOINT
 
 if TYPE_CHECKING:
     from shardlint.weights import Result  # the machinery is imported where it runs: most runs do without
@@ -36,11 +38,11 @@ class WeightsDiffer(HeavyRule):
     Reads every persistent parameter and buffer, on every rank its own shards, and compares each element bit by bit
     with the element of the local checkpoint that the load plan puts there: through renamings, conversions (run
     symbolically, by Transformers' own operations), ties and the cast to the live dtype. There is no tolerance: +0.0
-    and -0.0 differ. What the loader's cast changes is told apart and is no finding. Infinities and NaN, elements that
-    nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and shards whose
-    bits are right for another placement than the declared one are findings too. The checkpoint may be one of
-    safetensors or a folder of torch.distributed.checkpoint, in any sharding. With `--reference` a checkpoint takes the
-    model's place.
+    and -0.0 differ. What the loader's cast changes is counted separately and is not a finding. Infinities and NaN,
+    elements that nothing was compared with, stored elements that reach no live tensor, padding that is not zero, and
+    shards whose bits are right for another placement than the declared one are findings too. The checkpoint may be one
+    of safetensors or a folder of torch.distributed.checkpoint, in any sharding. With `--reference` a checkpoint takes
+    the model's place.
 
     ## Why it is unsafe
     Training goes on from other weights than the ones that were meant: experts in another order, a transposed matrix,
@@ -57,6 +59,7 @@ class WeightsDiffer(HeavyRule):
     name = "weights-differ"
     phase = Phase.V0
     severity = Severity.ERROR
+    tags = (WHOLE_CHECKPOINT,)
     related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
     options_type = WeightOptions
 
@@ -65,7 +68,11 @@ class WeightsDiffer(HeavyRule):
             raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
         from shardlint.weights import faults
 
-        result = self._of_checkpoint(live) if live.reference else self._of_model(facts, live)
+        result = (
+            self._of_checkpoint(live, live.checkpoint, live.reference)
+            if live.reference
+            else self._of_model(facts, live, live.checkpoint)
+        )
         for fault in faults(result):
             yield self.finding(
                 subject=fault.subject,
@@ -78,14 +85,12 @@ class WeightsDiffer(HeavyRule):
         if result.incomplete:
             raise Unfinished(result.incomplete)
 
-    def _of_checkpoint(self, live: LiveTarget) -> Result:
+    def _of_checkpoint(self, live: LiveTarget, checkpoint: Path, reference: Path) -> Result:
         from shardlint.weights import RANK_SECONDS, compare_checkpoints
 
-        assert live.checkpoint is not None
-        assert live.reference is not None
         return compare_checkpoints(
-            live.checkpoint,
-            live.reference,
+            checkpoint,
+            reference,
             threads=self.options.threads,
             rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
@@ -95,15 +100,14 @@ class WeightsDiffer(HeavyRule):
             reports=live.reports,
         )
 
-    def _of_model(self, facts: Facts, live: LiveTarget) -> Result:
+    def _of_model(self, facts: Facts, live: LiveTarget, checkpoint: Path) -> Result:
         from shardlint.weights import RANK_SECONDS, verify
 
         if live.model is None:
             raise NotEvaluated("it compares a live model, and none was built")
-        assert live.checkpoint is not None
         return verify(
             live.model,
-            live.checkpoint,
+            checkpoint,
             model_facts=facts.model,
             checkpoint_facts=facts.checkpoint,
             contract=facts.contract,

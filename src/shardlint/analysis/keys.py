@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import define, field
 
 from ..facts import CheckpointFacts, ClassDeclaration, Facts, ModelFacts
-from ..names import closest, compile_glob
+from ..names import closest
+from .model_config import all_integers, is_quantised
+from .wrapper_names import without_adapter
 
 _NUMBER = re.compile(r"[0-9]+")
 _POOL = 200  # patterns compared with one name: difflib is quadratic, and real families have far fewer
@@ -26,16 +27,6 @@ def root_declaration(model: ModelFacts) -> ClassDeclaration | None:
 def is_adapter(model: ModelFacts) -> bool:
     """Whether PEFT modules stand in the tree, so that live names differ from those of the base checkpoint."""
     return any(module.qualified_type.startswith("peft.") for module in model.modules)
-
-
-def matches_any(glob: str, names: Iterable[str]) -> bool:
-    """
-    Whether a contract's glob matches one of the names: as `fnmatch` does, or segment by segment with `**`.
-
-    Both are read, case-sensitively, because both are written: `model.layers.*` covers everything below in the first.
-    """
-    segments = compile_glob(glob)
-    return any(fnmatchcase(name, glob) or segments.match(name) is not None for name in names)
 
 
 class KeyResolver:
@@ -67,14 +58,6 @@ class KeyResolver:
             yield self.prefix + key
 
 
-def without_adapter(name: str) -> str:
-    """Return the name that a tensor has in the base model, without what PEFT puts around it."""
-    plain = name.removeprefix("base_model.model.")
-    for segment in (".base_layer.", ".original_module."):
-        plain = plain.replace(segment, ".")
-    return plain
-
-
 def identity_reason(facts: Facts) -> str | None:
     """
     Return why stored keys and live names cannot be compared one by one; None when they can.
@@ -89,7 +72,7 @@ def identity_reason(facts: Facts) -> str | None:
         return "the checkpoint holds an adapter, not the tensors of the model"
     if checkpoint.format not in ("safetensors", "safetensors-sharded"):
         return f"a checkpoint in the format {checkpoint.format} has no headers whose names could be compared"
-    if any(_quantised(config) for config in (model.config, checkpoint.config)):
+    if any(is_quantised(config) for config in (model.config, checkpoint.config)):
         return "the checkpoint is quantised: a live tensor may be stored as several"
     if model.key_mapping == "identity":
         return None
@@ -98,10 +81,6 @@ def identity_reason(facts: Facts) -> str | None:
     if model.key_mapping is None:
         return "nobody knows whether a conversion maps the checkpoint's keys to the live names"
     return "a conversion maps the checkpoint's keys to the live names, and no load report tells what it did"
-
-
-def _quantised(config: Mapping[str, Any] | None) -> bool:
-    return bool(config and config.get("quantization_config"))
 
 
 def unread_files(checkpoint: CheckpointFacts) -> tuple[str, ...]:
@@ -127,21 +106,13 @@ def list_lengths(names: Iterable[str]) -> dict[str, int]:
 
 def config_cuts(live: Mapping[str, Any] | None, stored: Mapping[str, Any] | None) -> set[int]:
     """The live values of integer settings that are smaller in the live configuration than in the stored one."""
-    before, after = dict(_integers(stored or {})), dict(_integers(live or {}))
+    before, after = dict(all_integers(stored or {})), dict(all_integers(live or {}))
     return {value for key, value in after.items() if value < before.get(key, value)}
-
-
-def _integers(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _integers(value, f"{prefix}{key}.")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield prefix + key, value
 
 
 def layer_counts(config: Mapping[str, Any] | None) -> set[int]:
     """The values of the settings of a configuration that count layers."""
-    return {value for key, value in _integers(config or {}) if "layer" in key or key.endswith(("depth", "depths"))}
+    return {value for key, value in all_integers(config or {}) if "layer" in key or key.endswith(("depth", "depths"))}
 
 
 @define

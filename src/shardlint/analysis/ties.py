@@ -9,6 +9,7 @@ from itertools import cycle
 from attrs import frozen
 
 from ..facts import ClassDeclaration, ModelFacts
+from ..names import joined
 
 
 @frozen(kw_only=True)
@@ -75,11 +76,6 @@ def wanted_pairs(model: ModelFacts) -> dict[str, str]:
         for target, source in (item.active_ties or {}).items()
     }
     return {left: right for left, right in pairs.items() if left != right and left in names and right in names}
-
-
-def joined(prefix: str, name: str) -> str:
-    """The name below `prefix`, which is empty for the root."""
-    return f"{prefix}.{name}" if prefix else name
 
 
 def _outermost(declarations: Iterable[ClassDeclaration]) -> list[ClassDeclaration]:

@@ -65,9 +65,6 @@ class ByteComparer:
                 return False
         return True
 
-    def _place(self, entry: EntryFacts) -> tuple[int, int]:
-        return self._descriptor(entry.file), self.data_starts[entry.file] + entry.begin
-
     def _descriptor(self, name: str) -> int:
         if name not in self._open:
             if len(self._open) >= 64:

@@ -61,9 +61,9 @@ def chunk_faults(
             f"{list(second.sizes)} share elements",
         )
         return
-    held, wanted = sum(math.prod(chunk.sizes) for chunk in full), math.prod(shape)
-    if held < wanted:
-        yield "chunk-hole", f"its {len(full)} chunks hold {held} of {wanted} elements of {list(shape)}"
+    covered, wanted = sum(math.prod(chunk.sizes) for chunk in full), math.prod(shape)
+    if covered < wanted:
+        yield "chunk-hole", f"its {len(full)} chunks hold {covered} of {wanted} elements of {list(shape)}"
 
 
 def _fits(shape: tuple[int, ...], chunk: Chunk) -> bool:
@@ -85,9 +85,9 @@ def _overlapping(chunks: Sequence[Chunk], budget: Budget) -> tuple[Chunk, Chunk]
             continue
         open_chunks = [other for other in open_chunks if other.offsets[0] + other.sizes[0] > chunk.offsets[0]]
         budget.spend(len(open_chunks) + 1)
-        found = next((other for other in open_chunks if _meet(other, chunk)), None)
-        if found is not None:
-            return found, chunk
+        neighbour = next((other for other in open_chunks if _meet(other, chunk)), None)
+        if neighbour is not None:
+            return neighbour, chunk
         open_chunks.append(chunk)
     return None
 

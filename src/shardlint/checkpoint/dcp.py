@@ -20,21 +20,17 @@ from ..introspect.plain import encodable
 from .chunks import Budget, Chunk, chunk_faults
 from .dcp_metadata import (
     METADATA,
-    SHAPELESS,
     ChunkPlace,
+    DescribedTensor,
+    Metadata,
     MetadataError,
-    chunk_of,
-    dtype_of,
-    ints_of,
-    is_object,
-    is_tensor,
+    Undescribed,
+    descriptions,
     read_metadata,
-    state_of,
 )
 from .files import FileRefusedError, inside
 from .safetensors_header import quoted
 
-MAX_CHUNKS = 4_000_000
 MAX_TOLD = 200  # problems of one folder; more of them say nothing new
 _DEEPEST = 4  # segments of the name of a nested state dict
 _MOST_PARTS = 64
@@ -55,19 +51,19 @@ class DcpContents:
 def read_dcp(folder: Path) -> DcpContents:
     """Read the folder. Whatever is wrong stands in the problems; nothing is raised for its contents."""
     try:
-        found = read_metadata(folder)
+        described = read_metadata(folder)
     except MetadataError as error:
         return DcpContents(problems=(FileProblem(file=METADATA, kind=error.kind, detail=str(error)),))
-    reader = _MetadataReader(folder=folder, places=found.places)
-    reader.read(found.tensors)
+    reader = _MetadataReader(folder=folder, places=described.places)
+    reader.read(described)
     metadata = FileFacts(
-        name=METADATA, size=found.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
+        name=METADATA, size=described.size, kind="dcp", opened=True, tensors=len(reader.entries), counts=True
     )
     return DcpContents(
         files=(metadata, *reader.data_files()),
         entries=tuple(reader.entries),
         problems=tuple(reader.problems[:MAX_TOLD]),
-        parts=_parts(found.planner_data, found.tensors),
+        parts=_parts(described.planner_data, described.tensors),
     )
 
 
@@ -83,39 +79,25 @@ class _MetadataReader:
     entries: list[EntryFacts] = field(factory=list)
     problems: list[FileProblem] = field(factory=list)
     budget: Budget = field(factory=Budget)
-    chunks_left: int = MAX_CHUNKS
     used: dict[str, list[tuple[int, int, str]]] = field(factory=dict)  # file: begin, end, key
 
-    def read(self, tensors: Mapping[Any, Any]) -> None:
+    def read(self, metadata: Metadata) -> None:
         for (key, _), place in self.places.items():
             self.used.setdefault(place.file, []).append((place.begin, place.begin + place.length, key))
-        for name, value in tensors.items():
-            if is_object(value):
-                continue
-            if not isinstance(name, str):
-                self._say("metadata-schema", "a tensor has a name that is no text")
-                continue
-            key = encodable(name)
-            try:
-                if not is_tensor(value):
-                    raise TypeError("neither a tensor nor an object")
-                self._tensor(key, name, state_of(value))
-            except SHAPELESS as error:
-                self._say("metadata-schema", f"its description cannot be followed: {type(error).__name__}", key)
+        for record in descriptions(metadata):
+            if isinstance(record, DescribedTensor):
+                self._tensor(record)
+            elif isinstance(record, Undescribed):
+                self._say("metadata-schema", record.reason, record.key)
 
     def _say(self, kind: str, detail: str, key: str | None = None, file: str = METADATA) -> None:
         self.problems.append(FileProblem(file=encodable(file), kind=kind, detail=detail, key=key))
 
-    def _tensor(self, key: str, name: str, state: Mapping[Any, Any]) -> None:
-        shape, dtype = ints_of(state["size"]), dtype_of(state["properties"])
-        described = state["chunks"]
-        self.chunks_left -= len(described)
-        if self.chunks_left < 0:
-            raise OverflowError("more chunks than any folder has")
-        chunks = [chunk_of(item) for item in described]
-        for kind, detail in chunk_faults(shape, chunks, self.budget):
+    def _tensor(self, tensor: DescribedTensor) -> None:
+        key, shape, dtype = tensor.key, tensor.shape, tensor.dtype
+        for kind, detail in chunk_faults(shape, tensor.chunks, self.budget):
             self._say(kind, detail, key)
-        file = self._stored(key, name, dtype, chunks)
+        file = self._stored(key, tensor.name, dtype, tensor.chunks)
         size = math.prod(shape) * _item_size(dtype)
         entry = EntryFacts(key=key, dtype=_NAMES.get(dtype, dtype), shape=shape, file=file, begin=0, end=size)
         self.entries.append(entry)

@@ -1,12 +1,12 @@
 """
 The `.metadata` of torch.distributed.checkpoint as inert data: what is stored, and where each part of it lies.
 
-It is a serialised Python object. It is read as `inert_stream` reads it: nothing in it is executed.
+It is a serialised Python object. It is read as `inert_pickle` reads it: nothing in it is executed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from .inert_pickle import InertObject, Name, StreamError, read_stream
 
 METADATA = ".metadata"
 MAX_METADATA = 256 * 2**20  # bytes
+MAX_CHUNKS = 4_000_000
 SHAPELESS = (AttributeError, KeyError, TypeError, IndexError, ValueError, OverflowError)
 """What reading a record raises that is not what it should be."""
 
@@ -55,6 +56,66 @@ class Metadata:
     size: int
 
 
+@frozen(kw_only=True)
+class DescribedTensor:
+    """
+    One record of the metadata. `name` is as stored, `key` the same text in a form that can be encoded.
+
+    `shape` is in elements, `dtype` torch's name of it, `chunks` the boxes that make up the tensor, which may be wrong
+    as a whole (`chunks.chunk_faults`).
+    """
+
+    key: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[Chunk, ...]
+
+
+@frozen(kw_only=True)
+class DescribedObject:
+    """A record that is no tensor: a step count, the settings of an optimizer."""
+
+    key: str
+
+
+@frozen(kw_only=True)
+class Undescribed:
+    """A record that cannot be followed. `key` is None when its name is no text; `reason` is one clause."""
+
+    key: str | None
+    reason: str
+    detail: str = ""
+
+
+def descriptions(metadata: Metadata) -> Iterator[DescribedTensor | DescribedObject | Undescribed]:
+    """What each record of the metadata describes, in its order; after `MAX_CHUNKS` chunks nothing is followed."""
+    left = MAX_CHUNKS
+    for name, value in metadata.tensors.items():
+        if not isinstance(name, str):
+            yield Undescribed(key=None, reason="a tensor has a name that is no text")
+            continue
+        key = encodable(name)
+        if _is_object(value):
+            yield DescribedObject(key=key)
+            continue
+        try:
+            state = _tensor_state(value)
+            left -= len(state["chunks"])
+            if left < 0:
+                raise OverflowError("more chunks than any folder has")
+            yield DescribedTensor(
+                key=key,
+                name=name,
+                shape=ints_of(state["size"]),
+                dtype=_dtype_of(state["properties"]),
+                chunks=tuple(map(_chunk_of, state["chunks"])),
+            )
+        except SHAPELESS as error:
+            reason = f"its description cannot be followed: {type(error).__name__}"
+            yield Undescribed(key=key, reason=reason, detail=encodable(str(error))[:200])
+
+
 def read_metadata(folder: Path) -> Metadata:
     """Read the metadata of a folder. Raises `MetadataError`."""
     try:
@@ -76,13 +137,13 @@ def read_metadata(folder: Path) -> Metadata:
         raise MetadataError("metadata-schema", encodable(detail)[:300]) from error
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether the record is that of a tensor."""
-    return isinstance(value, InertObject) and value.called == "TensorStorageMetadata"
+def _tensor_state(value: Any) -> dict[Any, Any]:
+    if not isinstance(value, InertObject) or value.called != "TensorStorageMetadata":
+        raise TypeError("neither a tensor nor an object")
+    return state_of(value)
 
 
-def is_object(value: Any) -> bool:
-    """Whether the record is that of an object that is no tensor: a step count, the settings of an optimizer."""
+def _is_object(value: Any) -> bool:
     return isinstance(value, InertObject) and value.called == "BytesStorageMetadata"
 
 
@@ -97,25 +158,23 @@ def ints_of(value: Any) -> tuple[int, ...]:
     """A `torch.Size` as integers that a tensor can have. Raises one of `SHAPELESS`."""
     if isinstance(value, InertObject):
         value = value.arguments[0]
-    found = tuple(value)
-    if len(found) > 64 or not all(isinstance(item, int) and 0 <= item < 2**63 for item in found):
+    numbers = tuple(value)
+    if len(numbers) > 64 or not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise ValueError("sizes that no tensor has")
-    return found
+    return numbers
 
 
-def chunk_of(value: Any) -> Chunk:
-    """The chunk that a record describes. Raises one of `SHAPELESS`."""
+def _chunk_of(value: Any) -> Chunk:
     state = state_of(value)
     return Chunk(ints_of(state["offsets"]), ints_of(state["sizes"]))
 
 
-def dtype_of(properties: Any) -> str:
-    """Torch's name of a dtype, from `TensorProperties`. Raises one of `SHAPELESS`."""
+def _dtype_of(properties: Any) -> str:
     state = properties.state
-    found = state[0] if isinstance(state, tuple) else state["dtype"]
-    if not isinstance(found, Name) or found.module != "torch":
+    dtype = state[0] if isinstance(state, tuple) else state["dtype"]
+    if not isinstance(dtype, Name) or dtype.module != "torch":
         raise TypeError("no dtype")
-    return encodable(found.name)
+    return encodable(dtype.name)
 
 
 def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
@@ -125,9 +184,9 @@ def _index(key: Any) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _text(value: Any) -> str:
-    """The text itself; of anything else `str` may take for ever, since records can hold each other many times."""
+    """The text itself; of anything else `str` may never end, since records can hold each other many times."""
     if not isinstance(value, str):
-        raise TypeError("a name that is no text")
+        raise TypeError("a name that is not a string")
     return value
 
 

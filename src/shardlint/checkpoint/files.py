@@ -59,7 +59,7 @@ def listed(folder: Path) -> list[str]:
     """
     Return the names in `folder`, sorted, without subfolders; the first `MAX_LISTED` of very many.
 
-    Bytes that are no UTF-8 come out as escapes. Raises `OSError`.
+    Bytes that are not UTF-8 come out as escapes. Raises `OSError`.
     """
     names: list[str] = []
     with os.scandir(folder) as entries:
@@ -85,7 +85,7 @@ def inside(folder: Path, name: str) -> Path:
     """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith("/") or ".." in parts:
-        raise FileRefusedError("escapes-folder", f"{quoted(name)} is no path inside the folder; it was not opened")
+        raise FileRefusedError("escapes-folder", f"{quoted(name)} is not a path inside the folder; it was not opened")
     base = os.path.realpath(folder)
     try:
         real = os.path.realpath(folder / name, strict=True)
@@ -118,7 +118,7 @@ def opened(path: Path) -> Iterator[int]:
     """
     Open the regular file `path` for reading and yield its descriptor; `path` must have no link left in it.
 
-    Raises `FileRefusedError` for what is no regular file (which is never opened: a FIFO would hang), for what cannot
+    Raises `FileRefusedError` for what is not a regular file (which is never opened: a FIFO would hang), for what cannot
     be read, and when the file changed while it was open.
     """
     try:

@@ -29,7 +29,7 @@ _LOOKED_FOR = (
 
 
 class CheckpointError(TargetError):
-    """A path that is no checkpoint at all. The text says what was expected, what is there and what to do."""
+    """A path that is not a checkpoint at all. The text says what was expected, what is there and what to do."""
 
 
 @frozen(kw_only=True)
@@ -153,9 +153,9 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
     extra: list[EntryFacts] = []
     problems = list(choice.problems)
     for name in (*counted, *(name for name in names if name not in counted)):
-        facts, found, wrong = _read_file(folder, name, counts=name in counted)
+        facts, stored, wrong = _read_file(folder, name, counts=name in counted)
         problems += wrong
-        (entries if name in counted else extra).extend(found)
+        (entries if name in counted else extra).extend(stored)
         if facts is not None:
             files.append(facts)
     return CheckpointFacts(
@@ -172,8 +172,8 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
 
 def _read_dcp(folder: Path, names: tuple[str, ...]) -> CheckpointFacts:
     """Read a folder of torch.distributed.checkpoint, and the sizes of what lies beside its files."""
-    found = read_dcp(folder)
-    files, problems = list(found.files), list(found.problems)
+    dcp = read_dcp(folder)
+    files, problems = list(dcp.files), list(dcp.problems)
     told = {METADATA, *(file.name for file in files), *(problem.file for problem in problems)}
     for name in names:
         if name not in told:
@@ -184,9 +184,9 @@ def _read_dcp(folder: Path, names: tuple[str, ...]) -> CheckpointFacts:
         path="",
         format="dcp",
         files=tuple(files),
-        entries=found.entries,
+        entries=dcp.entries,
         problems=tuple(problems),
-        parts=found.parts,
+        parts=dcp.parts,
     )
 
 
@@ -197,7 +197,7 @@ def _repeated(
     taken = {entry.key: entry for entry in entries}
     if len(taken) == len(entries) and not extra:
         return ()
-    found = []
+    repeated = []
     with ByteComparer.of(folder, files) as comparer:
         for others, counts in ((entries, True), (extra, False)):
             for other in others:
@@ -205,10 +205,10 @@ def _repeated(
                 if entry is None or entry.file == other.file:
                     continue
                 equal = comparer.equal(entry, other)
-                found.append(
+                repeated.append(
                     RepeatedKey(key=entry.key, file=entry.file, other_file=other.file, counts=counts, equal=equal)
                 )
-    return tuple(found)
+    return tuple(repeated)
 
 
 def _read_file(

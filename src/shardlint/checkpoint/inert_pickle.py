@@ -14,6 +14,8 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from ..names import first_line
+
 MAX_INSTRUCTIONS = 20_000_000
 _MARK = object()
 
@@ -59,8 +61,8 @@ def read_stream(data: bytes) -> Any:
         return _Machine().run(data)
     except StreamError:
         raise
-    except Exception as error:  # pickletools raises what it likes for rubbish
-        text = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    except Exception as error:  # pickletools raises many kinds of errors for invalid data
+        text = first_line(error)
         raise StreamError(f"it cannot be taken apart: {text}") from error
 
 
@@ -93,7 +95,7 @@ class _Machine:
         self.stack.append(value)
 
     def top(self) -> Any:
-        """The value on top of the stack. Raises `StreamError` for a mark, which is no value."""
+        """The value on top of the stack. Raises `StreamError` for a mark, which is not a value."""
         if not self.stack or self.stack[-1] is _MARK:
             raise StreamError("a value is missing")
         return self.stack[-1]
@@ -104,18 +106,18 @@ class _Machine:
             place -= 1
         if place < 0:
             raise StreamError("a mark is missing")
-        found = stack[place + 1 :]
+        values = stack[place + 1 :]
         del stack[place:]
-        return found
+        return values
 
     def take(self, count: int) -> tuple[Any, ...]:
-        found = tuple(self.stack[-count:]) if count else ()
-        if len(found) != count:
+        values = tuple(self.stack[-count:]) if count else ()
+        if len(values) != count:
             raise StreamError("the stack is empty")
-        if any(value is _MARK for value in found):
+        if any(value is _MARK for value in values):
             raise StreamError("a mark where a value is expected")
         del self.stack[len(self.stack) - count :]
-        return found
+        return values
 
     def memoize(self, key: int | None) -> None:
         self.memo[len(self.memo) if key is None else key] = self.top()
@@ -152,7 +154,7 @@ class _Machine:
     def name_from_stack(self) -> None:
         module, name = self.take(2)
         if not isinstance(module, str) or not isinstance(name, str):
-            raise StreamError("a name is imported that is no text")
+            raise StreamError("a name is imported that is not a string")
         self.push(Name(module, name))
 
     def name_from_text(self, text: str) -> None:
@@ -161,7 +163,7 @@ class _Machine:
 
 
 def _is_key(value: Any) -> bool:
-    """Whether hashing the value is cheap: tuples of tuples of shared tuples would take for ever."""
+    """Whether hashing the value is cheap: tuples of tuples of shared tuples would never end."""
     parts = value if isinstance(value, tuple) else (value,)
     return all(part is None or isinstance(part, (str, int, float, bytes, InertObject, Name, Outside)) for part in parts)
 

@@ -1,4 +1,4 @@
-"""The JSON files beside the weights: the index, `config.json`, `generation_config.json`. All are untrusted text."""
+"""The JSON files next to the weights: the index, `config.json`, `generation_config.json`. All are untrusted text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..facts import EMPTY, FileProblem, FrozenDict, IndexFacts, freeze
+from ..names import first_line
 from .files import MAX_LISTED, FileRefusedError, read_small
 from .safetensors_header import quoted
 
@@ -29,7 +30,7 @@ def read_json(folder: Path, name: str, limit: int = MAX_CONFIG) -> FrozenDict:
     """
     Return the JSON object that the file `name` of `folder` holds, as frozen plain values.
 
-    Raises `FileRefusedError`: kind `index-json` for what is no JSON, `index-schema` for what is no object.
+    Raises `FileRefusedError`: kind `index-json` for what is not valid JSON, `index-schema` for what is not an object.
     """
     return _plain_object(read_small(folder, name, limit))
 
@@ -43,7 +44,7 @@ def _plain_object(raw: bytes) -> FrozenDict:
         assert isinstance(frozen, FrozenDict)
         return frozen
     except (ValueError, RecursionError) as error:
-        raise FileRefusedError("index-json", _first_line(error)) from error
+        raise FileRefusedError("index-json", first_line(error, 300)) from error
 
 
 def _bounded_integer(text: str) -> int | float:
@@ -57,14 +58,10 @@ def _encodable(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key, depth): _encodable(item, depth + 1) for key, item in value.items()}
+        return {_encodable(key, depth): _encodable(element, depth + 1) for key, element in value.items()}
     if isinstance(value, list):
-        return [_encodable(item, depth + 1) for item in value]
+        return [_encodable(element, depth + 1) for element in value]
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def read_config(folder: Path, name: str = "config.json") -> tuple[FrozenDict | None, tuple[FileProblem, ...]]:
@@ -89,7 +86,7 @@ def read_index(folder: Path, name: str) -> tuple[IndexFacts | None, tuple[FilePr
     except msgspec.ValidationError as error:
         return None, (FileProblem(file=name, kind="index-schema", detail=f"expected a weight_map of strings: {error}"),)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        return None, (FileProblem(file=name, kind="index-json", detail=_first_line(error)),)
+        return None, (FileProblem(file=name, kind="index-json", detail=first_line(error, 300)),)
     total = metadata.get("total_size")
     total = total if isinstance(total, int) and not isinstance(total, bool) else None
     files: dict[str, str] = {}

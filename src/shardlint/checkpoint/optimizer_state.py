@@ -32,13 +32,13 @@ def stored_optimizers(folder: Path) -> tuple[StoredOptimizerFacts, ...]:
     """
     if not folder.is_dir():
         return ()
-    found = (_read(folder, name) for name in _names(folder))
-    return tuple(item for item in found if item is not None)
+    read = (_read(folder, name) for name in _names(folder))
+    return tuple(stored for stored in read if stored is not None)
 
 
 def _names(folder: Path) -> Iterator[str]:
     try:
-        inner = sorted(item.name for item in os.scandir(folder) if item.is_dir(follow_symlinks=False))[:_MAX_FOLDERS]
+        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))[:_MAX_FOLDERS]
     except OSError:
         return
     for place in ("", *inner):
@@ -66,7 +66,7 @@ def _stream_of_archive(folder: Path, name: str) -> bytes:
             data = _member(zipfile.ZipFile(file))
     except (FileRefusedError, StreamError):
         raise
-    except Exception as error:  # zipfile raises what it likes for rubbish
+    except Exception as error:  # zipfile raises many kinds of errors for invalid data
         raise StreamError(f"no archive as torch.save writes it: {type(error).__name__}: {error}"[:300]) from error
     if len(data) > _MAX_STREAM:
         raise StreamError(f"its object stream has more than {_MAX_STREAM} bytes")
@@ -74,7 +74,7 @@ def _stream_of_archive(folder: Path, name: str) -> bytes:
 
 
 def _member(archive: zipfile.ZipFile) -> bytes:
-    member = next((item for item in archive.infolist() if item.filename.endswith("/data.pkl")), None)
+    member = next((info for info in archive.infolist() if info.filename.endswith("/data.pkl")), None)
     if member is None:
         raise StreamError("a zip archive without data.pkl")
     with archive.open(member) as stream:
@@ -101,7 +101,7 @@ def _from_state_dict(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizer
             facts, problem="expected the keys state and param_groups, as an optimizer's state_dict() has them"
         )
     shapes = {key: _shapes(entry) for key, entry in state.items() if isinstance(key, (str, int))}
-    found: list[StoredParameterState] = []
+    states: list[StoredParameterState] = []
     sizes: list[int] = []
     for number, group in enumerate(_mapping(item) or {} for item in groups):
         keys = _sequence(group.get("params"))
@@ -110,9 +110,9 @@ def _from_state_dict(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizer
         for place, key in enumerate(keys):
             name = names[place] if len(names) == len(keys) else key
             known = shapes.get(key, EMPTY) if isinstance(key, (str, int)) else EMPTY
-            found.append(_entry(_text(name), number, place, known))
-    named = all(not item.key.isdecimal() for item in found)
-    return evolve(facts, named=named, group_sizes=tuple(sizes), parameters=tuple(found))
+            states.append(_entry(_text(name), number, place, known))
+    named = all(not state.key.isdecimal() for state in states)
+    return evolve(facts, named=named, group_sizes=tuple(sizes), parameters=tuple(states))
 
 
 def _entry(key: str, group: int | None, position: int | None, shapes: FrozenDict) -> StoredParameterState:
@@ -126,8 +126,8 @@ def _text(value: Any) -> str:
 
 def _shapes(entry: Any) -> FrozenDict:
     """The shapes of the state tensors with dimensions, by name."""
-    found = {_text(name): _shape(value) for name, value in (_mapping(entry) or {}).items()}
-    return FrozenDict({name: shape for name, shape in found.items() if shape})
+    shapes = {_text(name): _shape(value) for name, value in (_mapping(entry) or {}).items()}
+    return FrozenDict({name: shape for name, shape in shapes.items() if shape})
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -162,8 +162,8 @@ def _from_metadata(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizerFa
     for key, entry in tensors.items():
         place = _state_key(paths.get(key) or key) if isinstance(key, str) else None
         if place is not None:
-            found = _mapping(getattr(entry, "state", None)) or {}
-            shape = _ints(found.get("size"))
+            fields = _mapping(getattr(entry, "state", None)) or {}
+            shape = _ints(fields.get("size"))
             shapes.setdefault(place[0], {}).update({place[1]: shape} if shape else {})
     if not shapes:
         return None

@@ -201,7 +201,7 @@ def _decode_metadata(raw: msgspec.Raw | None, problems: Problems) -> FrozenDict:
     try:
         return FrozenDict(_METADATA.decode(raw))
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        problems.add("header-schema", f"__metadata__ is no mapping of strings to strings: {error}", "__metadata__")
+        problems.add("header-schema", f"__metadata__ is not a mapping of strings to strings: {error}", "__metadata__")
         return EMPTY
 
 
@@ -247,7 +247,7 @@ def _entries(table: dict[str, msgspec.Raw], name: str, problems: Problems) -> tu
 def _fault(info: _Info, begin: int, end: int) -> tuple[str, str, bool] | None:
     """Return kind, detail and whether the entry is unusable."""
     if not 0 <= begin <= end <= MAX_INTEGER:
-        return "offsets", f"data_offsets {_number(begin)}..{_number(end)} are no range of bytes", True
+        return "offsets", f"data_offsets {_number(begin)}..{_number(end)} are not a range of bytes", True
     elements = _elements(info.shape)
     if elements is None:
         return "shape-size", f"the {len(info.shape)} sizes of its shape are negative or overflow 64 bits", True

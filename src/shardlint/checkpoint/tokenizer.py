@@ -1,4 +1,4 @@
-"""How many tokens a tokenizer beside the weights can give: from its JSON files, which are untrusted text."""
+"""How many tokens a tokenizer next to the weights can give: from its JSON files, which are untrusted text."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def tokenizer_size(folder: Path) -> int | None:
     None when there is no tokenizer, or one that cannot be read.
     """
     try:
-        found = _FAST.decode(read_small(folder, "tokenizer.json", _MAX_BYTES))
+        tokenizer = _FAST.decode(read_small(folder, "tokenizer.json", _MAX_BYTES))
     except (FileRefusedError, OSError, msgspec.MsgspecError, RecursionError):
         return _slow(folder)
-    vocab = found.model.vocab
+    vocab = tokenizer.model.vocab
     numbers = list(vocab.values()) if isinstance(vocab, dict) else [len(vocab) - 1]
-    return _one_more([*numbers, *(added_token.id for added_token in found.added_tokens)])
+    return _one_more([*numbers, *(added_token.id for added_token in tokenizer.added_tokens)])
 
 
 def _slow(folder: Path) -> int | None:

@@ -34,7 +34,7 @@ class DemoError(Exception):
 
 @frozen(kw_only=True)
 class Step:
-    """One lint of the demo. `expected` are the codes that it must find; `ok` tells whether it found just these."""
+    """One lint of the demo. `expected` are the codes that it must find; `ok` says whether it found just these."""
 
     title: str
     report: Report

@@ -34,10 +34,10 @@ class SizeType(click.ParamType):  # type: ignore[type-arg] # generic in newer ve
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.match(value.strip())
-        if not found or not int(found[1]):
+        match = _SIZE.match(value.strip())
+        if not match or not int(match[1]):
             self.fail(f"expected a size such as 512M or 2G, got {value!r}", param, ctx)
-        return int(found[1]) << _UNITS[found[2].upper()]
+        return int(match[1]) << _UNITS[match[2].upper()]
 
 
 weight_options: Callable[[Any], Any] = stacked(
@@ -152,7 +152,7 @@ class ProgressLine:
         self._width = 0
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Write the line anew, at most five times a second."""
+        """Write the line again, at most five times a second."""
         now = self._clock()
         if now - self._shown < SHOW_SECONDS and done < total:
             return

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field
 
 PASSED_ON_SECONDS = 2.0
-"""A launcher passes on the signal that a terminal has given to everybody: so soon it is no second wish."""
+"""A launcher passes on the signal that a terminal has given to everybody: so soon it does not count as a second one."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

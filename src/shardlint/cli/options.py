@@ -54,7 +54,7 @@ color_option = option(
     type=click.Choice(["auto", "always", "never"]),
     default="auto",
     show_default=True,
-    help="Colours: auto looks at the terminal, NO_COLOR and FORCE_COLOR.",
+    help="Colours: auto checks the terminal, NO_COLOR and FORCE_COLOR.",
 )
 
 config_options = stacked(

@@ -81,15 +81,15 @@ def check_writable(path: Path, what: str) -> None:
     Asked before the work is done, so that nobody builds a model for an hour first.
     """
     folder = path.resolve().parent
-    found = ""
+    problem = ""
     if path.is_dir():
-        found = "a folder"
+        problem = "a folder"
     elif not folder.is_dir():
-        found = f"no folder {str(path.parent)!r}"
+        problem = f"no folder {str(path.parent)!r}"
     elif not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
-        found = f"no permission to write in {str(path.parent)!r}"
-    if found:
-        raise Problem(f"{what}: expected a file to write, found {found}")
+        problem = f"no permission to write in {str(path.parent)!r}"
+    if problem:
+        raise Problem(f"{what}: expected a file to write, found {problem}")
 
 
 def reporters_of(registry: Registry) -> dict[str, Reporter]:
@@ -128,15 +128,15 @@ def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOpti
         sys.stdout.write(last_line(report, Style(options.color), options))
 
 
-def _report(item: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
-    """Run one reporter. What a pack's prints is no part of any report, and its `sys.exit` does not decide the run."""
+def _report(output: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
+    """Run one reporter. What a pack's prints is not part of any report, and its `sys.exit` does not decide the run."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            item.reporter(report, stream, options)
+            output.reporter(report, stream, options)
     except (OSError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise Problem(f"the output format {item.name!r} failed: {type(error).__name__}: {error}") from error
+        raise Problem(f"the output format {output.name!r} failed: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def atomic_file(path: Path) -> Iterator[TextIO]:
     """
     A text stream whose content becomes the file `path` when the block ends, and leaves no trace when it raises.
 
-    What is no regular file (a pipe, `/dev/stderr`) is written directly. Raises `Problem` when it cannot be written.
+    What is not a regular file (a pipe, `/dev/stderr`) is written directly. Raises `Problem` when it cannot be written.
     """
     try:
         if path.exists() and not path.is_file():

@@ -66,18 +66,15 @@ def obtain(
     Without `values` no tensor is looked into.
     What a builder prints goes to standard error, so that it cannot end up inside a report. Raises `TargetError`.
     """
-    from ..api import live_of
+    from ..api import collect_options, live_of
     from ..collect import collect_resolved
 
     with _stdout_to_stderr():
         resolved = _resolved_here(request)
         facts = collect_resolved(
             resolved,
-            registry=registry,
-            settings=settings,
-            contract=request.contract,
+            collect_options(settings, registry, contract=request.contract, values=values),
             checkpoint=request.checkpoint,
-            values=values,
         )
     if resolved.facts is not None and settings.contract is not None and facts.contract is None:
         click.echo(

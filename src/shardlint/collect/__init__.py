@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve
 
-from ..facts import BuildFacts, Facts, FrozenDict, Section
+from ..facts import Facts, FrozenDict, Section
 from ..target import Target, TargetError
 from .collection import Assembly
+from .options import CollectOptions
 from .targets import Resolved, resolve
 
 if TYPE_CHECKING:
-    from ..contract import Contract
     from ..introspect.walk import Walk
 
-__all__ = ["Collector", "Resolved", "TargetError", "collect", "collect_resolved", "resolve"]
+__all__ = ["CollectOptions", "Collector", "Resolved", "TargetError", "collect", "collect_resolved", "resolve"]
 
 
 @runtime_checkable
@@ -40,42 +40,20 @@ class Collector(Protocol):
         """Return the facts of the section, or None."""
 
 
-def collect(
-    target: Target,
-    *,
-    registry: Any = None,
-    settings: Any = None,
-    runtime: bool = False,
-    contract: Contract | str | None = None,
-    build: BuildFacts | None = None,
-    values: bool = True,
-) -> Facts:
+def collect(target: Target, options: CollectOptions | None = None) -> Facts:
     """
     Collect every section that `target` has something for. Nothing of the target is changed.
 
-    `registry` brings the packs' contracts and collectors; `settings` the configuration file's contract; `contract`
-    (an object, or `package.module:name`) wins over both. `runtime` asks for runtime invariants too. `build` is what
-    became of the builder. Without `values` no tensor is looked into.
     A section that is absent says why; a collector that failed stands in `Facts.problems`.
 
-    Raises `TargetError` for a model that is no module, a load report that is none, a contract name that does not
+    Raises `TargetError` for a model that is not a module, a load report that is none, a contract name that does not
     exist.
     """
-    assembly = Assembly(
-        target=target, registry=registry, settings=settings, runtime=runtime, contract=contract, values=values
-    )
-    return assembly.run(build)
+    return Assembly(target, options or CollectOptions()).run()
 
 
 def collect_resolved(
-    resolved: Resolved,
-    *,
-    registry: Any = None,
-    settings: Any = None,
-    runtime: bool = False,
-    contract: Contract | str | None = None,
-    checkpoint: str | Path | None = None,
-    values: bool = True,
+    resolved: Resolved, options: CollectOptions | None = None, checkpoint: str | Path | None = None
 ) -> Facts:
     """
     Return the facts of what `resolve` found. A facts file is taken as it stands.
@@ -83,8 +61,9 @@ def collect_resolved(
     `checkpoint` (of `--checkpoint`) wins over the one that the target names. Raises `TargetError` as `collect` does,
     and for a checkpoint or contract given together with a facts file.
     """
+    options = options or CollectOptions()
     if resolved.facts is not None:
-        given = [name for name, value in (("--checkpoint", checkpoint), ("--contract", contract)) if value]
+        given = [name for name, value in (("--checkpoint", checkpoint), ("--contract", options.contract)) if value]
         if given:
             raise TargetError(f"{' and '.join(given)} cannot be added to facts that were collected before")
         return resolved.facts
@@ -95,12 +74,4 @@ def collect_resolved(
     target = resolved.target or Target()
     if checkpoint is not None:
         target = evolve(target, checkpoint=checkpoint)
-    return collect(
-        target,
-        registry=registry,
-        settings=settings,
-        runtime=runtime,
-        contract=contract,
-        build=resolved.build,
-        values=values,
-    )
+    return collect(target, evolve(options, build=resolved.build))

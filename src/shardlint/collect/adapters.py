@@ -16,7 +16,7 @@ _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
 def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
     """Every adapter of every module that declares some; an inner module that repeats an outer one's is left out."""
-    found = []
+    adapters = []
     seen: set[int] = set()
     for module in walk.modules:
         declared = module.values.get("peft_config")
@@ -25,8 +25,8 @@ def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
         for name, config in declared.items():
             if isinstance(name, str) and id(config) not in seen:
                 seen.add(id(config))
-                found.append(_adapter(walk, module, name, config))
-    return tuple(found)
+                adapters.append(_adapter(walk, module, name, config))
+    return tuple(adapters)
 
 
 def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> AdapterFacts:
@@ -55,13 +55,13 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
 
 def _base_of(walk: Walk, holder: WalkedModule) -> WalkedModule:
     """The model inside the modules that PEFT puts around it: `base_model.model`, or the holder itself."""
-    found = holder
+    base = holder
     for name in ("base_model", "model"):
-        inner = registry(found.module, "_modules").get(name)
+        inner = registry(base.module, "_modules").get(name)
         record = walk.find_module(inner) if inner is not None else None
-        if record is not None and type(found.module).__module__.startswith("peft."):
-            found = record
-    return found
+        if record is not None and type(base.module).__module__.startswith("peft."):
+            base = record
+    return base
 
 
 def _below(name: str, prefix: str) -> bool:
@@ -90,4 +90,4 @@ def _texts(value: Any) -> tuple[str, ...]:
         return (encodable(value),)
     if not isinstance(value, Iterable):
         return ()
-    return tuple(sorted((encodable(str(item)) for item in value), key=natural_key))
+    return tuple(sorted((encodable(str(element)) for element in value), key=natural_key))

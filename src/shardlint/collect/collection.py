@@ -12,7 +12,6 @@ from attrs import evolve
 from ..contract import Contract, Recipe
 from ..diagnostics import last_frame
 from ..facts import (
-    BuildFacts,
     CollectionProblem,
     Environment,
     Facts,
@@ -29,6 +28,7 @@ from ..loading.load_report import load_facts
 from ..target import Target, TargetError
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
 from .model import config_of, model_facts
+from .options import CollectOptions, PackCollector
 
 if TYPE_CHECKING:
     from ..loading.loader import ConfigRefusedError
@@ -41,22 +41,10 @@ VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "nu
 class Assembly:
     """One collection: the target, what was found on the way, and the facts as they grow."""
 
-    def __init__(
-        self,
-        *,
-        target: Target,
-        registry: Any,
-        settings: Any,
-        runtime: bool,
-        contract: Contract | str | None,
-        values: bool = True,
-    ) -> None:
+    def __init__(self, target: Target, options: CollectOptions) -> None:
         self.target = target
-        self.registry = registry
-        self.settings = settings
-        self.runtime = runtime
-        self.contract = contract
-        self.values = values
+        self.options = options
+        self.pack_collectors = options.packs.collectors if options.packs else ()
         self.walk: Walk | None = None
         self.tables: OwnershipTables | None = None
         self.recipes: tuple[Recipe, ...] = ()
@@ -64,8 +52,9 @@ class Assembly:
         self.absent: dict[str, str] = {}
         self.problems: list[CollectionProblem] = []
 
-    def run(self, build: BuildFacts | None) -> Facts:
+    def run(self) -> Facts:
         """Collect section by section."""
+        build = self.options.build
         _check_model(self.target.model)
         facts = Facts(target=self.target.name, build=build)
         if build is None:
@@ -93,32 +82,31 @@ class Assembly:
         if model is not None:
             self.walk = walk(model)
         config = config_of(self.walk.root) if self.walk else None
-        found = self._find_contract(config)
-        self.recipes = found.contract.recipes if found.contract else ()
+        resolved = self._find_contract(config)
+        self.recipes = resolved.contract.recipes if resolved.contract else ()
         if self.walk is None:
             self.absent[Section.MODEL.value] = "no model was given"
         else:
             walked = self.walk
-            section = model_facts(walked, placeholders=found.placeholders, config=config)
+            section = model_facts(walked, placeholders=resolved.placeholders, config=config)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
-        contract = contract_facts(found, self.walk, runtime=self.runtime or self.target.trace is not None)
+        contract = contract_facts(resolved, self.walk, runtime=self.options.runtime or self.target.trace is not None)
         if contract is None:
-            self.absent[Section.CONTRACT.value] = found.reason
+            self.absent[Section.CONTRACT.value] = resolved.reason
         return evolve(facts, contract=contract)
 
     def _find_contract(self, config: FrozenDict | None) -> ResolvedContract:
-        named = self.contract if isinstance(self.contract, str) else None
-        given = self.contract if isinstance(self.contract, Contract) else self.target.contract
-        declared = getattr(self.settings, "contract", None)
-        where = str(getattr(self.settings, "file", None) or "the configuration file")
+        options = self.options
+        named = options.contract if isinstance(options.contract, str) else None
+        given = options.contract if isinstance(options.contract, Contract) else self.target.contract
         return find_contract(
             config,
             given=None if named else given,
             named=named,
-            declared=declared,
-            declared_in=where,
-            registry=self.registry,
+            declared=options.declared,
+            declared_in=options.declared_in,
+            registry=options.packs,
             has_model=self.walk is not None,
         )
 
@@ -138,17 +126,17 @@ class Assembly:
             return None
         from .sharding import collect_ownership, facts_of
 
-        found = {
-            id(item.collector): item
-            for item in getattr(self.registry, "collectors", ())
-            if callable(getattr(getattr(item, "collector", None), "collect_units", None))
+        registered = {
+            id(pack.collector): pack
+            for pack in self.pack_collectors
+            if callable(getattr(pack.collector, "collect_units", None))
         }
         self.tables = collect_ownership(
             self.walk,
             optimizer=self.target.optimizer,
-            expert_axes=getattr(self.settings, "expert_axes", ()),
-            collectors=[item.collector for item in found.values()],
-            failed=lambda collector, error: self._pack_failed(found[id(collector)], error),
+            expert_axes=self.options.expert_axes,
+            collectors=[pack.collector for pack in registered.values()],
+            failed=lambda collector, error: self._pack_failed(registered[id(collector)], error),
         )
         return facts_of(self.tables)
 
@@ -187,22 +175,21 @@ class Assembly:
             checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
         except CheckpointError as error:
             raise TargetError(str(error)) from None
-        overlay = bool(getattr(getattr(self.settings, "checkpoint", None), "allow_overlay", False))
-        return evolve(checkpoint, overlay_declared=overlay)
+        return evolve(checkpoint, overlay_declared=self.options.allow_overlay)
 
     def _plan(self, facts: Facts) -> Any:
         if facts.checkpoint is None:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
-        from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan, exclusions_of
+        from ..analysis.contract_globs import exclusions_of
+        from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan
 
-        renames = getattr(getattr(self.settings, "checkpoint", None), "renames", ())
         try:
             return collect_plan(
                 facts.checkpoint,
                 model=self.target.model,
                 model_facts=facts.model,
-                renames=renames,
+                renames=self.options.renames,
                 exclusions=exclusions_of(facts.contract),
             )
         except PlanUnknownError as error:
@@ -223,16 +210,16 @@ class Assembly:
             reason = "no model was given" if self.walk is None else "the collector of the section sharding failed"
             self.absent[Section.VALUES.value] = reason
             return None
-        if not self.values:
-            self.absent[Section.VALUES.value] = "nobody asked for a look at values"
+        if not self.options.values:
+            self.absent[Section.VALUES.value] = "values were not asked for"
             return None
         from .values import values_facts
 
         checkpoint = self.target.checkpoint
-        found = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
-        if found is None:
+        values = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        if values is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
-        return found
+        return values
 
     def _declared_recipes(self, facts: Facts) -> Facts:
         """Compare buffers with the contract's recipes, after everything else was looked at: they are foreign code."""
@@ -255,24 +242,23 @@ class Assembly:
         if trace is None:
             self.absent[Section.RUNTIME.value] = "no step was traced (shardlint.trace)"
             return None
-        found = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
-        if isinstance(found, RuntimeFacts):
-            return found
+        runtime = trace if isinstance(trace, RuntimeFacts) else getattr(trace, "runtime", None)
+        if isinstance(runtime, RuntimeFacts):
+            return runtime
         raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
 
     def _packs(self, facts: Facts) -> Facts:
-        for item in getattr(self.registry, "collectors", ()):
+        for pack in self.pack_collectors:
             try:
-                value = item.collect(self.target, self.walk, facts)
+                value = pack.collect(self.target, self.walk, facts)
                 if value is not None:
-                    facts = evolve(facts, **{item.section: _checked(item.section, value)})
+                    facts = evolve(facts, **{pack.section: _checked(pack.section, value)})
             except (Exception, SystemExit) as error:
-                self._pack_failed(item, error)
+                self._pack_failed(pack, error)
         return facts
 
-    def _pack_failed(self, item: Any, error: BaseException) -> None:
-        pack = str(getattr(item, "label", "") or getattr(item, "pack", ""))
-        self._failed(item.name, item.section, error, pack=pack, root=str(getattr(item, "root", "")))
+    def _pack_failed(self, pack: PackCollector, error: BaseException) -> None:
+        self._failed(pack.name, pack.section, error, pack=pack.label, root=pack.root)
 
     def _failed(self, name: str, section: str, error: BaseException, *, pack: str = "", root: str = "") -> None:
         problem = CollectionProblem(
@@ -297,7 +283,7 @@ def _check_model(model: Any) -> None:
 
 def _checked(section: str, value: Any) -> Any:
     """The section's facts, if they are of the section's class. Raises `TypeError` or `ValueError`."""
-    known = {item.value for item in Section}
+    known = {member.value for member in Section}
     if section not in known:
         raise ValueError(f"there is no section {section!r}; expected one of {', '.join(sorted(known))}")
     kinds = [kind for kind in _members(get_type_hints(Facts)[section]) if kind is not type(None)]

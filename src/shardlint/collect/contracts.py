@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from ..analysis.contract_globs import matches_any
 from ..contract import Contract, ContractError, ContractQuery, DataPipeline, Replacement, contract_from_mapping
 from ..facts import (
     EMPTY,
@@ -24,13 +25,14 @@ from ..facts import (
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
-from ..names import glob_matches, natural_key
+from ..names import natural_key
 from ..target import TargetError
 from .invariants import evaluate_invariants
 from .model import architectures_of
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk
+    from .options import Packs
 
 
 @frozen(kw_only=True)
@@ -60,7 +62,7 @@ def find_contract(
     named: str | None = None,
     declared: Mapping[str, Any] | None = None,
     declared_in: str = "the configuration file",
-    registry: Any = None,
+    registry: Packs | None = None,
     has_model: bool = True,
 ) -> ResolvedContract:
     """
@@ -78,10 +80,10 @@ def find_contract(
     return _from_packs(config, registry, has_model)
 
 
-def _in_place(found: ResolvedContract, config: FrozenDict | None, registry: Any) -> ResolvedContract:
+def _in_place(resolved: ResolvedContract, config: FrozenDict | None, registry: Packs | None) -> ResolvedContract:
     """Add whose contract `found` replaces: packs are asked all the same, so that nobody misses theirs unawares."""
     other = _from_packs(config, registry, has_model=True)
-    return attrs.evolve(found, replaces=other.source if other.contract else "")
+    return attrs.evolve(resolved, replaces=other.source if other.contract else "")
 
 
 def load_contract(text: str, config: FrozenDict | None = None) -> ResolvedContract:
@@ -91,16 +93,16 @@ def load_contract(text: str, config: FrozenDict | None = None) -> ResolvedContra
     Raises `TargetError` when there is nothing of that name.
     """
     try:
-        found = import_object(text)
+        imported = import_object(text)
     except ImportProblem as problem:
         raise TargetError(f"contract {text!r}: {problem}") from None
-    if isinstance(found, Contract):
-        return ResolvedContract(contract=found, source=text)
-    if not callable(found):
-        return _problem(text, f"expected a Contract or a callable that returns one, got {type(found).__name__}")
+    if isinstance(imported, Contract):
+        return ResolvedContract(contract=imported, source=text)
+    if not callable(imported):
+        return _problem(text, f"expected a Contract or a callable that returns one, got {type(imported).__name__}")
     query = next(queries(config), ContractQuery(key="", kind="model_type", config=config or EMPTY))
     try:
-        result = found(query) if _takes_argument(found) else found()
+        result = imported(query) if _takes_argument(imported) else imported()
     except (Exception, SystemExit) as error:
         return _problem(text, f"the provider raised {type(error).__name__}: {error}")
     return _checked(result, text)
@@ -153,7 +155,7 @@ _NAMELESS = {
 }
 
 
-def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> ResolvedContract:
+def _from_packs(config: FrozenDict | None, registry: Packs | None, has_model: bool) -> ResolvedContract:
     asked: list[str] = []
     problems: list[ContractProblem] = []
     if registry is None:
@@ -173,19 +175,19 @@ def _from_packs(config: FrozenDict | None, registry: Any, has_model: bool) -> Re
     return ResolvedContract(reason=f"no contract was given, and {who}")
 
 
-def contract_facts(found: ResolvedContract, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
+def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
     """
     Write the contract down, with what became of its invariants and replacements on the walked model.
 
     None when there is neither a contract nor a problem. Without a model (`walk` is None) invariants are not evaluated.
     """
-    contract = found.contract
+    contract = resolved.contract
     if contract is None:
-        return ContractFacts(source=found.source, problems=found.problems) if found.problems else None
+        return ContractFacts(source=resolved.source, problems=resolved.problems) if resolved.problems else None
     invariants, problems = evaluate_invariants(contract.invariants, walk.root if walk else None, runtime=runtime)
     return ContractFacts(
-        source=found.source,
-        replaces=found.replaces,
+        source=resolved.source,
+        replaces=resolved.replaces,
         name=contract.name,
         probes=tuple(_like(ProbeFacts, probe) for probe in contract.probes),
         invariants=invariants,
@@ -199,7 +201,7 @@ def contract_facts(found: ResolvedContract, walk: Walk | None, *, runtime: bool 
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
         recipes=tuple(recipe.buffer for recipe in contract.recipes),
-        problems=(*found.problems, *problems),
+        problems=(*resolved.problems, *problems),
     )
 
 
@@ -207,24 +209,18 @@ def _like(kind: type[Any], source: Any) -> Any:
     return kind(**{field.name: getattr(source, field.name) for field in attrs.fields(kind)})
 
 
-def _replacement(item: Replacement, walk: Walk | None) -> ReplacementFacts:
+def _replacement(declared: Replacement, walk: Walk | None) -> ReplacementFacts:
     matched: Iterable[str] = ()
     if walk is not None:
         matched = (
             module.fqn
             for module in walk.modules
             if not module.wrapper
-            and matches_type(item.replacement, type(module.module))
-            and (_matches_name(item.pattern, module.names) or matches_type(item.pattern, type(module.module)))
+            and matches_type(declared.replacement, type(module.module))
+            and (matches_any(declared.pattern, module.names) or matches_type(declared.pattern, type(module.module)))
         )
     names = tuple(sorted(matched, key=natural_key))
-    return ReplacementFacts(pattern=item.pattern, replacement=item.replacement, matched=names)
-
-
-def _matches_name(pattern: str, names: Iterable[str]) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(glob_matches(pattern, name) or fnmatchcase(name, pattern) for name in names)
+    return ReplacementFacts(pattern=declared.pattern, replacement=declared.replacement, matched=names)
 
 
 def data_facts(pipeline: DataPipeline) -> DataFacts:

@@ -8,8 +8,8 @@ from typing import Any
 from ..facts import EMPTY, ClassDeclaration, FrozenDict, RebuildableBufferFacts
 from ..introspect.attributes import class_attribute, own, qualified, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, joined, registry
-from ..names import natural_key
+from ..introspect.walk import Walk, registry
+from ..names import joined, natural_key
 
 REBUILDABLE_SPECS = "_hp_rebuildable_buffer_specs"
 
@@ -31,7 +31,7 @@ def declarations(walk: Walk) -> tuple[ClassDeclaration, ...]:
     if not declaring:
         return ()
     chosen = [module for module in walk.modules if type(module.module) in declaring and not module.wrapper]
-    return tuple([_declaration(item.module, item.fqn) for item in chosen])
+    return tuple([_declaration(walked.module, walked.fqn) for walked in chosen])
 
 
 def _declaration(module: Any, fqn: str) -> ClassDeclaration:
@@ -63,20 +63,20 @@ def _texts(value: Any) -> tuple[str, ...]:
         return (encodable(value),)
     if not isinstance(value, Iterable):
         return ()
-    texts = [encodable(str(item)) for item in value]
+    texts = [encodable(str(element)) for element in value]
     return tuple(sorted(texts, key=natural_key) if isinstance(value, (set, frozenset)) else texts)
 
 
 def _text_mapping(value: Any) -> FrozenDict | None:
     if not isinstance(value, Mapping):
         return None
-    return FrozenDict({encodable(str(key)): encodable(str(item)) for key, item in value.items()})
+    return FrozenDict({encodable(str(key)): encodable(str(text)) for key, text in value.items()})
 
 
 def rebuildable_buffers(walk: Walk) -> tuple[RebuildableBufferFacts, ...]:
     """Every derived buffer that its module promises to rebuild, in walk order."""
     promising = [module for module in walk.modules if REBUILDABLE_SPECS in module.values]
-    return tuple([fact for item in promising for fact in _rebuildable(item.module, item.fqn)])
+    return tuple([fact for walked in promising for fact in _rebuildable(walked.module, walked.fqn)])
 
 
 def _rebuildable(module: Any, fqn: str) -> Iterator[RebuildableBufferFacts]:
@@ -97,8 +97,8 @@ def _rebuildable(module: Any, fqn: str) -> Iterator[RebuildableBufferFacts]:
 
 def registry_set(module: Any, name: str) -> frozenset[Any]:
     """A set that a module keeps in its `__dict__`, empty when there is none."""
-    found = object.__getattribute__(module, "__dict__").get(name)
-    return frozenset(found) if isinstance(found, (set, frozenset)) else frozenset()
+    names = object.__getattribute__(module, "__dict__").get(name)
+    return frozenset(names) if isinstance(names, (set, frozenset)) else frozenset()
 
 
 def _part(spec: Any, name: str) -> Any:

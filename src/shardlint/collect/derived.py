@@ -17,7 +17,8 @@ from attrs import frozen
 
 from ..facts import DerivedBuffer
 from ..introspect.attributes import own, read
-from ..introspect.walk import Walk, WalkedModule, joined, registry, text
+from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..names import joined
 from .declarations import REBUILDABLE_SPECS, registry_set
 from .invariants import random_states_kept
 
@@ -53,19 +54,21 @@ def derived_buffers(walk: Walk) -> tuple[DerivedBuffer, ...]:
     import torch
 
     budget = BUDGET
-    found = []
+    judged = []
     with torch.no_grad(), torch.device("cpu"), random_states_kept():
         for items in _by_module(walk).values():
-            budget -= sum(item.buffer.numel() for item in items)
+            budget -= sum(candidate.buffer.numel() for candidate in items)
             if budget < 0:
-                found += [_unknown(item, "too many elements in all derived buffers together") for item in items]
+                judged += [
+                    _unknown(candidate, "too many elements in all derived buffers together") for candidate in items
+                ]
             else:
-                found += _compared(items)
-    return tuple(found)
+                judged += _compared(items)
+    return tuple(judged)
 
 
 def _by_module(walk: Walk) -> dict[int, list[_Item]]:
-    models = {item.fqn: item.module for item in walk.modules if _initialises(item.module)}
+    models = {walked.fqn: walked.module for walked in walk.modules if _initialises(walked.module)}
     seen: set[int] = set()
     grouped: dict[int, list[_Item]] = {}
     for module in walk.modules:
@@ -74,8 +77,8 @@ def _by_module(walk: Walk) -> dict[int, list[_Item]]:
             name, promised = text(key), key in registry(module.module, REBUILDABLE_SPECS)
             if (key in hidden or promised) and readable(buffer) and id(buffer) not in seen:
                 seen.add(id(buffer))
-                item = _Item(module, name, joined(module.fqn, name), _enclosing(models, module.fqn), buffer)
-                grouped.setdefault(id(module.module), []).append(item)
+                candidate = _Item(module, name, joined(module.fqn, name), _enclosing(models, module.fqn), buffer)
+                grouped.setdefault(id(module.module), []).append(candidate)
     return grouped
 
 
@@ -87,9 +90,9 @@ def _enclosing(models: Mapping[str, Any], fqn: str) -> Any:
     """The innermost model around (or at) the module."""
     parts = fqn.split(".") if fqn else []
     for length in range(len(parts), -1, -1):
-        found = models.get(".".join(parts[:length]))
-        if found is not None:
-            return found
+        model = models.get(".".join(parts[:length]))
+        if model is not None:
+            return model
     return None
 
 
@@ -108,16 +111,16 @@ def _compared(items: list[_Item]) -> Iterator[DerivedBuffer]:
         answers = _answers(items)
     except Exception as error:  # the recipes are code of the model
         reason = f"computing it again raised {type(error).__name__}: {error}"[:300]
-        yield from (_unknown(item, reason) for item in items)
+        yield from (_unknown(candidate, reason) for candidate in items)
         return
-    for item in items:
-        answer = answers.get(item.name)
+    for candidate in items:
+        answer = answers.get(candidate.name)
         if answer is None:
-            yield _unknown(item, "no recipe computes it")
+            yield _unknown(candidate, "no recipe computes it")
         elif _may_change(answer.values[0]):
-            yield _unknown(item, "it begins as a constant, as counters and caches do")
+            yield _unknown(candidate, "it begins as a constant, as counters and caches do")
         else:
-            yield _judged(item, answer)
+            yield _judged(candidate, answer)
 
 
 def _may_change(value: Any) -> bool:
@@ -128,21 +131,21 @@ def _may_change(value: Any) -> bool:
     return bool((value == first).all()) and (value.numel() > 1 or float(first) == 0.0)
 
 
-def _unknown(item: _Item, detail: str) -> DerivedBuffer:
-    return DerivedBuffer(fqn=item.fqn, recipe="", status="unknown", detail=detail)
+def _unknown(candidate: _Item, detail: str) -> DerivedBuffer:
+    return DerivedBuffer(fqn=candidate.fqn, recipe="", status="unknown", detail=detail)
 
 
 def _answers(items: list[_Item]) -> dict[str, _Answer]:
     module = items[0].module.module
-    wanted = {item.name for item in items}
-    found = dict(_promised(module, wanted))
+    wanted = {candidate.name for candidate in items}
+    answers = dict(_promised(module, wanted))
     for recipe in (_initialised, _constructed):
-        left = wanted - set(found)
+        left = wanted - set(answers)
         if left:
-            found |= {name: answer for name, answer in recipe(items[0]).items() if name in left}
-    for name, answer in found.items():
-        found[name] = _Answer(answer.recipe, (*answer.values, *_rotary_alternatives(module, name)))
-    return found
+            answers |= {name: answer for name, answer in recipe(items[0]).items() if name in left}
+    for name, answer in answers.items():
+        answers[name] = _Answer(answer.recipe, (*answer.values, *_rotary_alternatives(module, name)))
+    return answers
 
 
 def _promised(module: Any, names: set[str]) -> Iterator[tuple[str, _Answer]]:
@@ -172,25 +175,25 @@ def _called(factory: Callable[..., Any], module: Any) -> Any:
     return factory(_copy(module)) if len(needed) == 1 else factory()
 
 
-def _initialised(item: _Item) -> dict[str, _Answer]:
+def _initialised(candidate: _Item) -> dict[str, _Answer]:
     """Let the enclosing model initialise a copy of the module, twice: what differs is random and no derived buffer."""
     import torch
 
-    if item.model is None:
+    if candidate.model is None:
         return {}
     results = []
     for seed in (0, 1):
         torch.default_generator.manual_seed(seed)
-        copy = _copy(item.module.module)
+        copy = _copy(candidate.module.module)
         if copy is None:
             return {}
-        item.model._init_weights(copy)
+        candidate.model._init_weights(copy)
         results.append(dict(copy._buffers))
-    found = {}
+    answers = {}
     for name, value in results[0].items():
         if value is not None and _written(value) and torch.equal(value, results[1][name]):
-            found[text(name)] = _Answer(f"{type(item.model).__name__}._init_weights", (value,))
-    return found
+            answers[text(name)] = _Answer(f"{type(candidate.model).__name__}._init_weights", (value,))
+    return answers
 
 
 def _written(value: Any) -> bool:
@@ -277,9 +280,9 @@ def _on_meta(value: Any) -> Any:
     return torch.nn.Parameter(torch.empty(value.shape, dtype=value.dtype, device="meta"), requires_grad=False)
 
 
-def _constructed(item: _Item) -> dict[str, _Answer]:
-    """Build a rotary embedding of Transformers anew from its configuration: its constructor takes nothing else."""
-    module = item.module.module
+def _constructed(candidate: _Item) -> dict[str, _Answer]:
+    """Build a rotary embedding of Transformers again from its configuration: its constructor takes nothing else."""
+    module = candidate.module.module
     kind, config = type(module), own(module, "config")
     if "RotaryEmbedding" not in kind.__name__ or not kind.__module__.startswith("transformers.") or config is None:
         return {}
@@ -310,10 +313,10 @@ def _rotary_alternatives(module: Any, name: str) -> Iterator[Any]:
     yield ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=int(length), **given)[0]
 
 
-def _judged(item: _Item, answer: _Answer) -> DerivedBuffer:
-    outcomes = [difference(item.buffer, value) for value in answer.values]
+def _judged(candidate: _Item, answer: _Answer) -> DerivedBuffer:
+    outcomes = [difference(candidate.buffer, value) for value in answer.values]
     status, error, detail = min(outcomes, key=lambda outcome: (_ORDER[outcome[0]], outcome[1] or 0.0))
-    return DerivedBuffer(fqn=item.fqn, recipe=answer.recipe, status=status, error=error, detail=detail)
+    return DerivedBuffer(fqn=candidate.fqn, recipe=answer.recipe, status=status, error=error, detail=detail)
 
 
 _ORDER = {"equal": 0, "low-precision": 1, "wrong": 2}
@@ -343,7 +346,7 @@ def difference(live: Any, wanted: Any) -> tuple[str, float | None, str]:
 
 
 def _relative(live: Any, wanted: Any) -> float | None:
-    """The largest relative error; None when one is finite and the other is not. Equal infinities are no error."""
+    """The largest relative error; None when one is finite and the other is not. Equal infinities are not an error."""
     import torch
 
     finite = torch.isfinite(wanted)

@@ -15,10 +15,10 @@ _CLASSES: dict[type[Any], type[Any]] = {}
 
 def open_class(kind: type[Any]) -> type[Any]:
     """A subclass of `kind` with the same slots, of which the fields can be assigned."""
-    found = _CLASSES.get(kind)
-    if found is None:
-        found = _CLASSES[kind] = _derived(kind)
-    return found
+    opened = _CLASSES.get(kind)
+    if opened is None:
+        opened = _CLASSES[kind] = _derived(kind)
+    return opened
 
 
 def _derived(kind: type[Any]) -> type[Any]:

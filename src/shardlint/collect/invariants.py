@@ -62,10 +62,10 @@ def _left_out(invariant: Invariant, model: Any, runtime: bool) -> InvariantOutco
 def _checker(invariant: Invariant) -> Any:
     if callable(invariant.checker):
         return invariant.checker
-    found = import_object(invariant.checker)
-    if not callable(found):
-        raise ImportProblem(f"{invariant.checker}: expected a callable, got {type(found).__name__}")
-    return found
+    checker = import_object(invariant.checker)
+    if not callable(checker):
+        raise ImportProblem(f"{invariant.checker}: expected a callable, got {type(checker).__name__}")
+    return checker
 
 
 def _run(invariant: Invariant, checker: Any, model: Any) -> InvariantOutcome:

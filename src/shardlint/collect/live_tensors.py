@@ -45,18 +45,18 @@ def live_parameters(tables: OwnershipTables) -> Iterator[LiveTensor]:
     for record in tables.records:
         if not record.replaced:
             records.setdefault(record.identity, []).append(record)
-    order = {name: place for place, item in enumerate(tables.walk.tensors) for name in item.names}
+    order = {name: place for place, walked in enumerate(tables.walk.tensors) for name in walked.names}
     last = len(order)
     seen = set()
     for identity in sorted(records, key=lambda key: min(order.get(record.fqn, last) for record in records[key])):
         tensor = tables.objects.get(identity)
         if is_tensor(tensor):
             seen.add(identity)
-            found = records[identity]
-            yield _live(identity, [record.fqn for record in found], tensor, "parameter", found)
-    for item in tables.walk.tensors:
-        if item.kind == "parameter" and _is_flat(item) and tables.identity(item.tensor) not in seen:
-            yield _live(tables.identity(item.tensor), item.names, item.tensor, "parameter", [])
+            same = records[identity]
+            yield _live(identity, [record.fqn for record in same], tensor, "parameter", same)
+    for walked in tables.walk.tensors:
+        if walked.kind == "parameter" and _is_flat(walked) and tables.identity(walked.tensor) not in seen:
+            yield _live(tables.identity(walked.tensor), walked.names, walked.tensor, "parameter", [])
 
 
 def live_buffers(tables: OwnershipTables) -> Iterator[LiveTensor]:
@@ -71,6 +71,6 @@ def _live(identity: int, names: list[str], tensor: Any, kind: str, records: list
     return LiveTensor(identity=identity, names=ordered, tensor=tensor, kind=kind, records=tuple(records))
 
 
-def _is_flat(item: WalkedTensor) -> bool:
-    kinds = (base.__name__ for base in type(item.tensor).__mro__)
-    return "FlatParameter" in kinds or bool(read(item.tensor, "_is_flat_param", False))
+def _is_flat(walked: WalkedTensor) -> bool:
+    kinds = (base.__name__ for base in type(walked.tensor).__mro__)
+    return "FlatParameter" in kinds or bool(read(walked.tensor, "_is_flat_param", False))

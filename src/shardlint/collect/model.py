@@ -29,7 +29,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
     configuration again.
     """
     reader = TensorReader()
-    tensors = tuple([reader.read(item) for item in walk.tensors])
+    tensors = tuple([reader.read(walked) for walked in walk.tensors])
     config = config if config is not None else config_of(walk.root)
     modules = _ModuleReader(tuple(placeholders)).read_all(walk)
     parameters = [tensor for tensor in tensors if tensor.kind == "parameter"]
@@ -101,12 +101,12 @@ def _text(config: FrozenDict | None, key: str) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _wrapper(item: WalkedModule) -> WrapperFacts:
+def _wrapper(wrapper: WalkedModule) -> WrapperFacts:
     return WrapperFacts(
-        fqn=item.fqn,
-        kind=item.wrapper or "",
-        qualified_type=qualified(type(item.module)),
-        wrapped_type=qualified(type(item.wrapped)),
+        fqn=wrapper.fqn,
+        kind=wrapper.wrapper or "",
+        qualified_type=qualified(type(wrapper.module)),
+        wrapped_type=qualified(type(wrapper.wrapped)),
     )
 
 
@@ -123,8 +123,8 @@ class _ModuleReader:
     def read_all(self, walk: Walk) -> tuple[ModuleFacts, ...]:
         return tuple([self.read(module) for module in walk.modules if not module.wrapper])
 
-    def read(self, item: WalkedModule) -> ModuleFacts:
-        kind, values, names = type(item.module), item.values, item.names
+    def read(self, walked: WalkedModule) -> ModuleFacts:
+        kind, values, names = type(walked.module), walked.values, walked.names
         if kind not in self.types:
             self._read_class(kind)
         if len(names) > 1:
@@ -135,7 +135,7 @@ class _ModuleReader:
         facts.qualified_type = self.types[kind]
         facts.forward_signature = self._own_signature(values) if "forward" in values else self.signatures[kind]
         facts.training = bool(values.get("training", False))
-        facts.placeholder = self.placeholders[kind] or self._placeholder(item)
+        facts.placeholder = self.placeholders[kind] or self._placeholder(walked)
         return sealed(facts, ModuleFacts)
 
     def _read_class(self, kind: type) -> None:
@@ -150,14 +150,14 @@ class _ModuleReader:
     def _own_signature(self, values: dict[str, Any]) -> str:
         return encodable(signature_text(values["forward"], skip_self=False))
 
-    def _placeholder(self, item: WalkedModule) -> str | None:
-        values = item.values
+    def _placeholder(self, walked: WalkedModule) -> str | None:
+        values = walked.values
         for mark in _PLACEHOLDER_MARKS:
             if mark in values and _is_true(values[mark]):
                 return f"it says {mark}"
-            if self.dynamic[type(item.module)] and _is_true(read(item.module, mark)):
+            if self.dynamic[type(walked.module)] and _is_true(read(walked.module, mark)):
                 return f"it says {mark}"
-        return _uninitialised(item.module) if "_initialize_hook" in values else None
+        return _uninitialised(walked.module) if "_initialize_hook" in values else None
 
     def _placeholder_class(self, kind: type) -> str | None:
         original = author_type(kind)

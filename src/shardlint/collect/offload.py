@@ -14,13 +14,13 @@ _ELSEWHERE = ("cpu", "disk", "meta")
 
 def offload_reasons(walk: Walk) -> tuple[str, ...]:
     """Each kind of offloading that the model's modules show, once, in a fixed order."""
-    found: set[str] = set()
+    reasons: set[str] = set()
     for module in walk.modules:
         values = module.values
         # Nearly every module shows none of this, and large models have tens of thousands of them.
         if "_hf_hook" in values or "hf_device_map" in values or "cpu_offload" in values or state_of(module.module):
-            found.update(_reasons(module.module, values))
-    return tuple(sorted(found))
+            reasons.update(_reasons(module.module, values))
+    return tuple(sorted(reasons))
 
 
 def _reasons(module: Any, values: Mapping[str, Any]) -> Iterator[str]:
@@ -39,4 +39,4 @@ def _reasons(module: Any, values: Mapping[str, Any]) -> Iterator[str]:
 
 def _offloads(hook: Any) -> bool:
     hooks = read(hook, "hooks") or (hook,)
-    return any(bool(read(item, "offload", False)) or "Offload" in type(item).__name__ for item in hooks)
+    return any(bool(read(callback, "offload", False)) or "Offload" in type(callback).__name__ for callback in hooks)

@@ -56,10 +56,10 @@ class SpecTable:
         placements = () if mesh is None else tuple(map(repr, tensor.placements))
         local = ints(tensor.shape) if mesh is None else local_shape(tensor)
         key = (tensor.shape, local, tensor.dtype, tensor.device, id(mesh), placements)
-        found = self._indices.get(key)
-        if found is None:
-            found = self._indices[key] = self._append(tensor, local or (), mesh, placements)
-        return found
+        index = self._indices.get(key)
+        if index is None:
+            index = self._indices[key] = self._append(tensor, local or (), mesh, placements)
+        return index
 
     def _append(self, tensor: Any, local: tuple[int, ...], mesh: Any, placements: tuple[str, ...]) -> int:
         self._kept.append(mesh)
@@ -115,7 +115,7 @@ class _Collection:
     def add_parameter(self, live: LiveTensor) -> None:
         tensor, spec = live.tensor, self.specs.add(live.tensor)
         layout = self.tables.layouts[live.records[0].layout] if live.records else None
-        main = next((found for name in MAIN if is_tensor(found := first(tensor, name))), None)
+        main = next((candidate for name in MAIN if is_tensor(candidate := first(tensor, name))), None)
         if main is not None:
             self.kept.append(main)
             self.mains[id(main)] = len(self.parameters)
@@ -139,9 +139,9 @@ class _Collection:
         """The spec of the first tensor among the named attributes of `places`: (object, names)."""
         for holder, *names in places:
             for name in names:
-                found = first(holder, name)
-                if is_tensor(found):
-                    return self.specs.add(found)
+                value = first(holder, name)
+                if is_tensor(value):
+                    return self.specs.add(value)
         return None
 
     def add_leaf(self, leaf: Leaf) -> None:
@@ -154,7 +154,7 @@ class _Collection:
             OptimizerInstance(
                 name=leaf.name,
                 qualified_type=qualified(type(leaf.optimizer)),
-                wrappers=tuple(qualified(type(item)) for item in leaf.wrappers),
+                wrappers=tuple(qualified(type(outer)) for outer in leaf.wrappers),
                 partitioned=leaf.partitioned,
             )
         )
@@ -203,7 +203,7 @@ class _Collection:
         main = self.mains.get(id(tensor))
         index = self.index_of(tensor)
         whole = self.tables.stand_ins.get(id(tensor))
-        state = next((found for item in states if (found := _entry(item, tensor))), {})
+        state = next((entry for mapping in states if (entry := _entry(mapping, tensor))), {})
         shapes = {str(key): self.specs.add(value) for key, value in state.items() if _has_dimensions(value)}
         return HeldTensor(
             identity=self.tables.identity(tensor),
@@ -233,28 +233,28 @@ def _states(holder: Any) -> Iterator[Mapping[Any, Any]]:
 def _entry(state: Mapping[Any, Any], tensor: Any) -> Mapping[Any, Any]:
     """The state of the tensor. By `get`: indexing a `defaultdict` would create what is not there."""
     try:
-        found = state.get(tensor)
+        entry = state.get(tensor)
     except Exception:  # states keyed by something else
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return entry if isinstance(entry, Mapping) else {}
 
 
 def _flattened(groups: Any) -> list[Any]:
     if not isinstance(groups, (list, tuple)):
         return []
-    return [item for group in groups for item in (group if isinstance(group, (list, tuple)) else [group])]
+    return [parameter for group in groups for parameter in (group if isinstance(group, (list, tuple)) else [group])]
 
 
 def _options(group: Mapping[str, Any]) -> FrozenDict:
-    found = {}
+    options = {}
     for key, value in group.items():
         if key not in _NOT_OPTIONS:
-            found[str(key)] = _number(value) if is_tensor(value) else plain(value)
-    return FrozenDict(found)
+            options[str(key)] = _number(value) if is_tensor(value) else plain(value)
+    return FrozenDict(options)
 
 
 def _number(value: Any) -> float | str:
-    """A hyperparameter held as a tensor of one element; a text when it is no such number."""
+    """A hyperparameter held as a tensor of one element; a text when it is not such a number."""
     try:
         return float(value) if not value.is_meta and value.numel() == 1 else f"<{type(value).__name__}>"
     except Exception:  # tensor classes run their own code

@@ -42,9 +42,9 @@ class Leaf:
 
     @property
     def partitioned(self) -> str:
-        """Why its tensors are no parameters one by one; empty when they are."""
-        for item in (*self.wrappers, self.optimizer):
-            for base in type(item).__mro__:
+        """Why its tensors are not parameters one by one; empty when they are."""
+        for candidate in (*self.wrappers, self.optimizer):
+            for base in type(candidate).__mro__:
                 if base.__name__ in _PARTITIONED:
                     return f"a {base.__name__} holds flat parts of many parameters"
         return ""
@@ -59,33 +59,33 @@ def leaves(optimizer: Any, name: str = "optimizer") -> Iterator[Leaf]:
     yield from _leaves(optimizer, name, (), set())
 
 
-def _leaves(item: Any, name: str, around: tuple[Any, ...], seen: set[int]) -> Iterator[Leaf]:
-    if item is None or id(item) in seen or len(around) > _DEPTH:
+def _leaves(candidate: Any, name: str, around: tuple[Any, ...], seen: set[int]) -> Iterator[Leaf]:
+    if candidate is None or id(candidate) in seen or len(around) > _DEPTH:
         return
-    seen.add(id(item))
-    if isinstance(item, Mapping):
-        item = list(item.values())
-    if isinstance(item, (list, tuple, set, frozenset)):
-        for index, child in enumerate(item):
+    seen.add(id(candidate))
+    if isinstance(candidate, Mapping):
+        candidate = list(candidate.values())
+    if isinstance(candidate, (list, tuple, set, frozenset)):
+        for index, child in enumerate(candidate):
             yield from _leaves(child, f"{name}[{index}]", around, seen)
         return
     for attribute in _SEVERAL:
-        children = read(item, attribute)
+        children = read(candidate, attribute)
         children = list(children.values()) if isinstance(children, Mapping) else children
         if isinstance(children, (list, tuple)) and children:
             for index, child in enumerate(children):
-                yield from _leaves(child, f"{name}.{attribute}[{index}]", (*around, item), seen)
+                yield from _leaves(child, f"{name}.{attribute}[{index}]", (*around, candidate), seen)
             return
     for attribute in _INNER:
-        child = read(item, attribute)
-        if child is not None and child is not item and _is_optimizer(child):
-            yield from _leaves(child, f"{name}.{attribute}", (*around, item), seen)
+        child = read(candidate, attribute)
+        if child is not None and child is not candidate and _is_optimizer(child):
+            yield from _leaves(child, f"{name}.{attribute}", (*around, candidate), seen)
             return
-    yield Leaf(name, item, around)
+    yield Leaf(name, candidate, around)
 
 
-def _is_optimizer(item: Any) -> bool:
-    return groups_of(item) is not None or any(read(item, name) is not None for name in (*_SEVERAL, *_INNER))
+def _is_optimizer(candidate: Any) -> bool:
+    return groups_of(candidate) is not None or any(read(candidate, name) is not None for name in (*_SEVERAL, *_INNER))
 
 
 def groups_of(optimizer: Any) -> list[Mapping[str, Any]] | None:

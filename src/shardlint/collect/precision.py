@@ -32,12 +32,15 @@ def critical_tensors(facts: Facts, checkpoint: Path | None) -> tuple[PrecisionCr
     """
     if facts.model is None:
         return ()
-    found = [_reason(tensor, facts.model) for tensor in facts.model.tensors if tensor.dtype in _NARROW]
-    critical = [item for item in found if item is not None]
+    reasons = [_reason(tensor, facts.model) for tensor in facts.model.tensors if tensor.dtype in _NARROW]
+    critical = [critical_tensor for critical_tensor in reasons if critical_tensor is not None]
     if not critical or facts.checkpoint is None:
         return tuple(critical)
     entries = _sources(facts)
-    return tuple(_with_source(item, entries.get(item.fqn), facts, checkpoint) for item in critical)
+    return tuple(
+        _with_source(critical_tensor, entries.get(critical_tensor.fqn), facts, checkpoint)
+        for critical_tensor in critical
+    )
 
 
 def _reason(tensor: TensorFacts, model: ModelFacts) -> PrecisionCritical | None:
@@ -84,22 +87,22 @@ def _sources(facts: Facts) -> dict[str, EntryFacts]:
 
 
 def _with_source(
-    item: PrecisionCritical, entry: EntryFacts | None, facts: Facts, checkpoint: Path | None
+    tensor: PrecisionCritical, entry: EntryFacts | None, facts: Facts, checkpoint: Path | None
 ) -> PrecisionCritical:
     if entry is None or entry.dtype not in _STORED:
-        return item
+        return tensor
     dtype, size = _STORED[entry.dtype]
-    item = evolve(item, source_key=entry.key, source_dtype=dtype)
+    tensor = evolve(tensor, source_key=entry.key, source_dtype=dtype)
     if size < 4 or checkpoint is None or entry.end - entry.begin > _LARGEST * size:
-        return item
+        return tensor
     starts = (
         {file.name: file.header_bytes for file in facts.checkpoint.files if file.opened} if facts.checkpoint else {}
     )
     try:
-        distinct, collapsed = _collapse(_stored(checkpoint, entry, starts), dtype, item.dtype)
+        distinct, collapsed = _collapse(_stored(checkpoint, entry, starts), dtype, tensor.dtype)
     except (FileRefusedError, OSError, KeyError, ValueError):
-        return item
-    return evolve(item, distinct=distinct, collapsed=collapsed)
+        return tensor
+    return evolve(tensor, distinct=distinct, collapsed=collapsed)
 
 
 def _stored(checkpoint: Path, entry: EntryFacts, starts: Mapping[str, int]) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.keys import matches_any
+from ..analysis.contract_globs import matches_any
 from ..boxes import PARTIAL, DimRanges, replay, shape_of
 from ..contract import Recipe
 from ..facts import ContractProblem, DerivedBuffer
@@ -18,6 +18,7 @@ from ..introspect.attributes import read
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
 from ..introspect.walk import registry
+from ..names import ROOT
 from .derived import BUDGET, LARGEST, difference, readable
 from .invariants import random_states_kept
 from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
@@ -42,8 +43,8 @@ def compared_with_recipes(
     Every buffer with a recipe is in the result: one that could not be compared is unknown.
     """
     run = _Rebuilding(recipes, walk)
-    declared = [run.compare(index, item) for index, item in _matched(recipes, walk)]
-    others = (item for item in derived if item.fqn not in run.names)
+    declared = [run.compare(index, buffer) for index, buffer in _matched(recipes, walk)]
+    others = (buffer for buffer in derived if buffer.fqn not in run.names)
     return (*declared, *others), tuple(run.problems())
 
 
@@ -66,34 +67,34 @@ class _Rebuilding:
         self.states: dict[str, tuple[Any, ...]] = {}
         self.failed: dict[tuple[int, str], list[str]] = {}
 
-    def compare(self, index: int, item: WalkedTensor) -> DerivedBuffer:
+    def compare(self, index: int, buffer: WalkedTensor) -> DerivedBuffer:
         """Compute one buffer and compare it."""
-        self.names.update(item.names)
+        self.names.update(buffer.names)
         recipe = f"contract recipe {_shown(self.recipes[index].recipe)}"
-        local, held = _held(item.tensor)
+        local, region = _held(buffer.tensor)
         reason = self.unreadable(local)
         if not reason:
             try:
-                status, error, detail = self.outcome(index, item, local, held)
+                status, error, detail = self.outcome(index, buffer, local, region)
             except _RecipeProblemError as problem:
-                self.failed.setdefault((index, str(problem)), []).append(item.fqn)
+                self.failed.setdefault((index, str(problem)), []).append(buffer.fqn)
                 reason = _FAILED
             except Exception as failure:  # tensors of other layouts and backends
                 reason = encodable(f"comparing it raised {type(failure).__name__}: {failure}")[:300]
         if reason:
             status, error, detail = "unknown", None, reason
-        return DerivedBuffer(fqn=item.fqn, recipe=recipe, status=status, error=error, detail=detail, declared=True)
+        return DerivedBuffer(fqn=buffer.fqn, recipe=recipe, status=status, error=error, detail=detail, declared=True)
 
     def unreadable(self, buffer: Any) -> str:
         """Why a buffer cannot be compared; empty when it can. Counts its elements."""
         if not readable(buffer):
             if read(buffer, "is_meta", False):
                 return "it is on the meta device"
-            return f"it is no plain real tensor of 1 to {LARGEST} elements"
+            return f"it is not a plain real tensor of 1 to {LARGEST} elements"
         self.budget -= buffer.numel()
         return "" if self.budget >= 0 else "too many elements in all buffers with recipes together"
 
-    def outcome(self, index: int, item: WalkedTensor, local: Any, held: _Held) -> tuple[str, float | None, str]:
+    def outcome(self, index: int, buffer: WalkedTensor, local: Any, region: _Held) -> tuple[str, float | None, str]:
         """Compare what the buffer held before the recipe ran with what the recipe returned: this rank's part of it."""
         import torch
 
@@ -103,19 +104,19 @@ class _Rebuilding:
             states = self.states or self.seen()
             try:
                 with random_states_kept():
-                    value = function(self.walk.root, item.fqn)
+                    value = function(self.walk.root, buffer.fqn)
             except (Exception, SystemExit) as error:
                 raise _RecipeProblemError(f"it raised {type(error).__name__}: {error}") from None
             self.states = self.seen()
             changed = [name for name, state in self.states.items() if states.get(name) != state]
             if changed:
                 raise _RecipeProblemError(f"it must not change the model, but changed {', '.join(changed[:3])}")
-            return difference(before, _part(_usable(value, item.tensor, local), held))
+            return difference(before, _part(_usable(value, buffer.tensor, local), region))
 
     def seen(self) -> dict[str, tuple[Any, ...]]:
         """What changes when a tensor of the model or its gradient is written, or another one is put in its place."""
         tensors = {tensor.fqn: _state(tensor.tensor) for tensor in self.walk.tensors}
-        return tensors | {module.fqn or "<root>": _registered(module.module) for module in self.walk.modules}
+        return tensors | {module.fqn or ROOT: _registered(module.module) for module in self.walk.modules}
 
     def problems(self) -> Iterator[ContractProblem]:
         """Each failure once, with the first buffer and the number of others."""
@@ -125,7 +126,7 @@ class _Rebuilding:
 
 
 def _state(tensor: Any) -> tuple[Any, ...]:
-    # The gradient of a tensor that is no leaf warns when it is read.
+    # The gradient of a tensor that is not a leaf warns when it is read.
     gradient = read(tensor, "grad") if read(tensor, "is_leaf", False) else None
     return (
         read(tensor, "_version"),
@@ -144,12 +145,12 @@ def _function(recipe: Any) -> Any:
     if callable(recipe):
         return recipe
     try:
-        found = import_object(recipe)
+        function = import_object(recipe)
     except ImportProblem as problem:
         raise _RecipeProblemError(str(problem)) from None
-    if not callable(found):
-        raise _RecipeProblemError(f"{recipe}: expected a callable, got {type(found).__name__}")
-    return found
+    if not callable(function):
+        raise _RecipeProblemError(f"{recipe}: expected a callable, got {type(function).__name__}")
+    return function
 
 
 def _shown(recipe: Any) -> str:
@@ -164,22 +165,22 @@ def _held(buffer: Any) -> tuple[Any, _Held]:
     """
     if not is_dtensor(buffer):
         return buffer, None
-    mesh, placements = mesh_facts(mesh_of(buffer)), [placement(item) for item in buffer.placements]
+    mesh, placements = mesh_facts(mesh_of(buffer)), [placement(mark) for mark in buffer.placements]
     local = read(buffer, "_local_tensor", buffer)
-    if mesh.coordinate is None or any(item.kind == PARTIAL for item in placements):
+    if mesh.coordinate is None or any(mark.kind == PARTIAL for mark in placements):
         return buffer, None
     try:
-        held = replay(tuple(buffer.shape), mesh.shape, mesh.coordinate, placements)
+        region = replay(tuple(buffer.shape), mesh.shape, mesh.coordinate, placements)
     except ValueError:
         return buffer, None
-    return (local, held) if shape_of(held) == tuple(local.shape) else (buffer, None)
+    return (local, region) if shape_of(region) == tuple(local.shape) else (buffer, None)
 
 
-def _part(value: Any, held: _Held) -> Any:
+def _part(value: Any, region: _Held) -> Any:
     """This rank's part of a whole tensor."""
     import torch
 
-    for dim, ranges in enumerate(held or ()):
+    for dim, ranges in enumerate(region or ()):
         kept = [index for start, length in ranges for index in range(start, start + length)]
         value = value.index_select(dim, torch.tensor(kept, dtype=torch.int64))
     return value

@@ -49,7 +49,7 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
     """
     Find out what `text` points at and build it. `arguments` are the `name=value` pairs of `--arg`, or a mapping.
 
-    Raises `TargetError` for everything that is the user's to mend. A builder that raises is no such error: the
+    Raises `TargetError` for everything that is the user's to fix. A builder that raises is not such an error: the
     result then says so in `build`.
     """
     values = parse_arguments(arguments)
@@ -77,9 +77,9 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
 
 def parse_arguments(arguments: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     """
-    Turn `name=value` pairs into keyword arguments; values are YAML scalars, so `8`, `0.5`, `true`, `null` are no text.
+    Turn `name=value` pairs into keyword arguments; values are YAML scalars, so `8`, `0.5`, `true`, `null` are not text.
 
-    Raises `TargetError` for a pair without `=`, a name that is no identifier, a name given twice, a value that is
+    Raises `TargetError` for a pair without `=`, a name that is not an identifier, a name given twice, a value that is
     no scalar. In a mapping only strings are read so; other values are taken as they are.
     """
     if isinstance(arguments, Mapping):
@@ -167,7 +167,7 @@ def _live(text: str, built: Any) -> Resolved:
 
 
 def _hint(value: Any) -> str:
-    if isinstance(value, tuple) and any(_is_module(item) for item in value):
+    if isinstance(value, tuple) and any(_is_module(element) for element in value):
         return "; return shardlint.Target(model=..., optimizer=..., load_info=...) instead of a tuple"
     if inspect.iscoroutine(value):
         value.close()  # nobody is going to await it, and Python would say so in a warning
@@ -238,20 +238,20 @@ def _decode(data: bytes, where: str) -> Facts:
 
 def _check_checkpoint(path: Path) -> None:
     if path.is_dir():
-        names = [item.name for item in path.iterdir()]
+        names = [child.name for child in path.iterdir()]
         if not any(_weights(name) for name in names):
-            found = f"; it holds {', '.join(sorted(names)[:5])}" if names else "; it is empty"
-            inner = sorted(str(item) for item in (path / "snapshots").iterdir())[:5] if "snapshots" in names else []
+            contents = f"; it holds {', '.join(sorted(names)[:5])}" if names else "; it is empty"
+            inner = sorted(str(child) for child in (path / "snapshots").iterdir())[:5] if "snapshots" in names else []
             if inner:
-                found = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
+                contents = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
             raise TargetError(
-                f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{found}"
+                f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{contents}"
             )
         return
     if path.suffix == ".py":
         raise TargetError(f"target {str(path)!r}: name the callable as well, {path!s}:callable")
     if path.suffix not in CHECKPOINT_SUFFIXES:
-        raise TargetError(f"target {str(path)!r} is no checkpoint file that can be read; {FORMS}")
+        raise TargetError(f"target {str(path)!r} is not a checkpoint file that can be read; {FORMS}")
 
 
 def _weights(name: str) -> bool:

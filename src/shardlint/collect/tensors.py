@@ -28,32 +28,32 @@ class TensorReader:
         self._layouts: dict[Any, tuple[Any, TensorLayout]] = {}
         self._places: dict[tuple[str, int], int] = {}
 
-    def read(self, item: WalkedTensor) -> TensorFacts:
+    def read(self, walked: WalkedTensor) -> TensorFacts:
         """Return the facts of one tensor; what cannot be read is said in `unreadable`."""
         try:
-            if type(item.tensor) in self._ordinary and len(item.names) == 1:
-                return self._plain(item)
-            return self._special(item)
+            if type(walked.tensor) in self._ordinary and len(walked.names) == 1:
+                return self._plain(walked)
+            return self._special(walked)
         except Exception as error:  # tensor classes run their own code in every property
-            reason = _lazy_reason(item.tensor) or f"{type(error).__name__}: {error}"
-            return self._facts(item, shape=(), dtype="", device="", is_meta=False, unreadable=reason)
+            reason = _lazy_reason(walked.tensor) or f"{type(error).__name__}: {error}"
+            return self._facts(walked, shape=(), dtype="", device="", is_meta=False, unreadable=reason)
 
-    def _plain(self, item: WalkedTensor) -> TensorFacts:
+    def _plain(self, walked: WalkedTensor) -> TensorFacts:
         # The common case, written out: one name, an ordinary tensor. It decides how long a large model takes.
-        names, tensor, texts = item.names, item.tensor, self._texts
+        names, tensor, texts = walked.names, walked.tensor, self._texts
         is_meta = tensor.is_meta
         dtype, device = tensor.dtype, tensor.device
         device_text = texts.get(device) or self._text(device)
         facts: Any = object.__new__(self._open)
         facts.fqn = names[0]
         facts.aliases = tuple(names)
-        facts.kind = item.kind
+        facts.kind = walked.kind
         facts.shape = tuple(tensor.shape)
         facts.dtype = texts.get(dtype) or self._text(dtype)
         facts.device = device_text
         facts.requires_grad = tensor.requires_grad
         facts.is_meta = is_meta
-        facts.persistent = None if item.kind == "parameter" else not item.hidden
+        facts.persistent = None if walked.kind == "parameter" else not walked.hidden
         facts.local_shape = None
         facts.layout = None
         facts.storage = None if is_meta else self._place(tensor, device_text)
@@ -62,18 +62,18 @@ class TensorReader:
         facts.__class__ = TensorFacts
         return facts  # type: ignore[no-any-return]
 
-    def _special(self, item: WalkedTensor) -> TensorFacts:
-        tensor = item.tensor
+    def _special(self, walked: WalkedTensor) -> TensorFacts:
+        tensor = walked.tensor
         lazy = _lazy_reason(tensor)
         if lazy is not None:
             device, dtype = self._text(tensor.device), self._text(tensor.dtype)
-            return self._facts(item, shape=(), dtype=dtype, device=device, is_meta=False, unreadable=lazy)
+            return self._facts(walked, shape=(), dtype=dtype, device=device, is_meta=False, unreadable=lazy)
         layout = self._layout(tensor)
         local = _local_tensor(tensor) if layout is not None else None
         is_meta = bool(tensor.is_meta) or bool(read(local, "is_meta", False))
         device = self._text(tensor.device)
         return self._facts(
-            item,
+            walked,
             shape=tuple(int(size) for size in tensor.shape),
             dtype=self._text(tensor.dtype),
             device=device,
@@ -85,7 +85,7 @@ class TensorReader:
 
     def _facts(
         self,
-        item: WalkedTensor,
+        walked: WalkedTensor,
         *,
         shape: tuple[int, ...],
         dtype: str,
@@ -96,19 +96,19 @@ class TensorReader:
         storage: int | None = None,
         unreadable: str | None = None,
     ) -> TensorFacts:
-        names = item.names
+        names = walked.names
         if len(names) > 1:
             names = sorted(set(names), key=natural_key)
-        hidden = item.hidden
-        persistent = None if item.kind == "parameter" else len(hidden) < len(item.names)
+        hidden = walked.hidden
+        persistent = None if walked.kind == "parameter" else len(hidden) < len(walked.names)
         return TensorFacts(
             fqn=names[0],
             aliases=tuple(names),
-            kind=item.kind,
+            kind=walked.kind,
             shape=shape,
             dtype=dtype,
             device=device,
-            requires_grad=bool(read(item.tensor, "requires_grad", False)),
+            requires_grad=bool(read(walked.tensor, "requires_grad", False)),
             is_meta=is_meta,
             persistent=persistent,
             local_shape=local_shape,
@@ -119,10 +119,10 @@ class TensorReader:
         )
 
     def _text(self, value: Any) -> str:
-        found = self._texts.get(value)
-        if found is None:
-            found = self._texts[value] = str(value).removeprefix("torch.")
-        return found
+        text = self._texts.get(value)
+        if text is None:
+            text = self._texts[value] = str(value).removeprefix("torch.")
+        return text
 
     def _place(self, tensor: Any, device: str) -> int | None:
         # The address of the first element and not the storage: views of one flat buffer share the storage, and
@@ -175,7 +175,7 @@ def _local_tensor(tensor: Any) -> Any:
 
 
 def _lazy_reason(tensor: Any) -> str | None:
-    """Why a lazy tensor has no shape; None when it is no lazy tensor."""
+    """Why a lazy tensor has no shape; None when it is not a lazy tensor."""
     if any(base.__name__ == "UninitializedTensorMixin" for base in type(tensor).__mro__):
         return "uninitialised: its module takes the shape from the first forward, which has not run"
     return None

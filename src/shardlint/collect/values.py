@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +18,6 @@ from .sharding import OwnershipTables
 from .write_watch import Planted, unwritten_elements, watch_of
 
 _PLAIN = ("Tensor", "Parameter", "FlatParameter", "Buffer", "UninitializedBuffer")
-_DIGEST_LIMIT = 2**16  # bytes
 _SAMPLE = 1024  # elements
 
 
@@ -94,11 +92,11 @@ class _Look:
             self.others.append(TensorValues(fqn=live.names[0], elements=local.numel(), unwritten=count))
 
     def finish(self) -> tuple[TensorValues, ...]:
-        found = [
+        statistics = [
             self.statistics(live, local, low, high)
             for (live, local), (low, high) in zip(self.seen, _numbers(self.extremes), strict=True)
         ]
-        return (*found, *self.others)
+        return (*statistics, *self.others)
 
     def statistics(self, live: LiveTensor, local: Any, low: float, high: float) -> TensorValues:
         facts = TensorValues(
@@ -106,7 +104,6 @@ class _Look:
             elements=local.numel(),
             constant=low == high,
             magnitude=_magnitude(local),
-            digest=_digest(local),
         )
         if math.isfinite(low) and math.isfinite(high):
             facts = evolve(facts, minimum=low, maximum=high)
@@ -125,7 +122,7 @@ class _Look:
 def _unreadable(local: Any) -> str:
     """Why the values of a tensor are not looked at; empty when they are."""
     if type(local).__name__ not in _PLAIN or not type(local).__module__.startswith("torch"):
-        return f"a {type(local).__name__}, which is no plain tensor"
+        return f"a {type(local).__name__}, which is not a plain tensor"
     try:
         if local.layout is not _strided():
             return f"its memory layout is {local.layout}"
@@ -151,15 +148,15 @@ def _numbers(extremes: Iterable[tuple[Any, Any]]) -> list[tuple[float, float]]:
     import torch
 
     pairs = list(extremes)
-    found: list[tuple[float, float]] = [(0.0, 0.0)] * len(pairs)
+    numbers: list[tuple[float, float]] = [(0.0, 0.0)] * len(pairs)
     by_device: dict[Any, list[int]] = {}
     for index, (low, _) in enumerate(pairs):
         by_device.setdefault(low.device, []).append(index)
     for indices in by_device.values():
-        flat = torch.stack([item.to(torch.float64) for index in indices for item in pairs[index]]).tolist()
+        flat = torch.stack([extreme.to(torch.float64) for index in indices for extreme in pairs[index]]).tolist()
         for place, index in enumerate(indices):
-            found[index] = (flat[2 * place], flat[2 * place + 1])
-    return found
+            numbers[index] = (flat[2 * place], flat[2 * place + 1])
+    return numbers
 
 
 def _not_finite(local: Any) -> dict[str, Any]:
@@ -189,13 +186,3 @@ def _magnitude(local: Any) -> float | None:
     sample = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].float().abs()
     value = float(sample.median())
     return value if math.isfinite(value) else None
-
-
-def _digest(local: Any) -> str | None:
-    import torch
-
-    if local.numel() * local.element_size() > _DIGEST_LIMIT or not local.is_contiguous():
-        return None
-    # A copy: memory that numpy has seen can never be resized again, and FSDP frees gathered parameters by resizing.
-    data = local.to("cpu", copy=True).reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -75,7 +75,8 @@ def watch_writes(model: Any) -> WriteWatch:
     Overwrite every parameter and buffer of `model` that has storage, so that what nobody writes afterwards is known.
 
     Call it after `to_empty` and before loading and initialising: what the tensors hold is lost. D405 reads the result
-    when the model is linted; `report()` of what is returned gives it at once. Raises `TypeError` for what is no module.
+    when the model is linted; `report()` of what is returned gives it at once. Raises `TypeError` for what is not a
+    module.
     """
     import torch
 
@@ -97,11 +98,11 @@ def watch_of(modules: Iterable[Any]) -> Planted | None:
     """The watch that was set on one of the modules; None when nobody watched."""
     for module in modules:
         try:
-            found = _WATCHES.get(module)
+            watch = _WATCHES.get(module)
         except TypeError:  # modules may be unhashable
             continue
-        if found is not None:
-            return found
+        if watch is not None:
+            return watch
     return None
 
 

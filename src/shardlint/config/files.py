@@ -85,7 +85,7 @@ def _exists(path: Path) -> bool:
 
 
 def _has_table(path: Path) -> bool:
-    """Whether the file has a [tool.shardlint] table, or names shardlint and is no TOML, which reading will tell."""
+    """Whether the file has a [tool.shardlint] table, or names shardlint and is not valid TOML (reported when read)."""
     if not is_file(path):
         return False
     try:
@@ -145,15 +145,15 @@ def _table(root: SettingNode) -> SettingNode | None:
     node = root
     for key in ("tool", "shardlint"):
         entries = node.value if node.kind is NodeKind.MAPPING else ()
-        found = next((entry.node for entry in entries if entry.key == key), None)
-        if found is None:
+        table = next((entry.node for entry in entries if entry.key == key), None)
+        if table is None:
             return None
-        node = found
+        node = table
     return node
 
 
 def _text(path: Path) -> Text:
-    """The decoded text. Raises `RefusedError` for what is no regular file, too large, or no UTF-8."""
+    """The decoded text. Raises `RefusedError` for what is not a regular file, too large, or not UTF-8."""
     name = shown(path)
 
     def refuse(message: str, line: int = 0, column: int = 0) -> RefusedError:
@@ -181,5 +181,5 @@ def _instead(path: Path) -> str:
     if path.is_dir():
         return "a folder"
     if _exists(path):
-        return "something that is no regular file"
+        return "something that is not a regular file"
     return "a link that leads nowhere" if path.is_symlink() else "no such file"

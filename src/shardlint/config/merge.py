@@ -7,8 +7,8 @@ The files are applied in the order in which they are named, the extending file l
 - a mapping is merged key by key, at every depth;
 - a list replaces the inherited list, except those to which the schema says that they append: `lint.extend-select`,
   `lint.ignore`, `lint.suppress`, `packs.require`, `packs.disable` and `packs.local` are added after the inherited ones;
-- `lint.select` starts anew: with it, the inherited `select`, `extend-select`, `ignore` and `severity: off` are
-  forgotten. Without it, the inherited selection is edited, as the command line edits that of the file.
+- `lint.select` replaces the selection: with it, the inherited `select`, `extend-select`, `ignore` and `severity: off`
+  are forgotten. Without it, the inherited selection is edited, as the command line edits that of the file.
 """
 
 from __future__ import annotations

@@ -22,22 +22,26 @@ def rule_options(settings: Settings, rules: Sequence[RegisteredRule]) -> dict[st
 
     Raises `ConfigError` naming every unknown rule, every unknown option and every wrong value with its place.
     """
-    by_text = {text: item.rule_class for item in rules for text in (item.rule_class.code, item.rule_class.name)}
+    by_text = {
+        text: known_rule.rule_class
+        for known_rule in rules
+        for text in (known_rule.rule_class.code, known_rule.rule_class.name)
+    }
     problems: list[ConfigProblem] = []
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text, data in settings.options.items():
         rule = by_text.get(text)
         if rule is None:
             message = f"expected the code or name of a loaded rule, got {text!r}{did_you_mean(text, by_text)}"
             problems.append(_problem(settings, text, "", message))
-        elif rule.code in found:
+        elif rule.code in options:
             message = "expected the options of a rule once, got them by code and by name"
             problems.append(_problem(settings, text, "", message))
         else:
-            found[rule.code] = _built(settings, text, rule, data, problems)
+            options[rule.code] = _built(settings, text, rule, data, problems)
     if problems:
         raise ConfigError(problems)
-    return found
+    return options
 
 
 def _built(
@@ -65,6 +69,6 @@ def _told(rule: type[Rule], error: RuleOptionsError) -> str:
 
 
 def _problem(settings: Settings, rule: str, key: str, message: str) -> ConfigProblem:
-    found = settings.values.get("lint", "options", rule, *([key] if key else []))
+    value = settings.values.get("lint", "options", rule, *([key] if key else []))
     path = f"lint.options.{rule}" + (f".{key}" if key else "")
-    return problem_at(found.source if found else DEFAULT, path, message)
+    return problem_at(value.source if value else DEFAULT, path, message)

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration file, told with the place, the line and a caret."""
+"""What is wrong with a configuration file, reported with the place, the line and a caret."""
 
 from __future__ import annotations
 

@@ -11,14 +11,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..contract import COMPARISONS, LIFECYCLE_PHASES, PROBE_STAGES
 from ..engine.suppressions import check_rule
 from .kinds import Boolean, Choice, Date, FilePath, Integer, NumberOrName, String
 from .tables import Free, Key, ListOf, MapOf, Table
 
 VERSION = 1
-PHASES = ("structure", "materialization", "checkpoint", "runtime")
-STAGES = ("build", "load", "train", "save")
-COMPARISONS = ("exact", "numeric")
 LEVELS = ("error", "warning", "info")
 _CHECKER = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 
@@ -43,9 +41,9 @@ PROBE = Table(
     (
         Key("glob", _GLOB, "Case-sensitive glob over parameter FQNs.", required=True),
         Key("required", Boolean(), "Whether it is an error when it matches no parameter.", default=True),
-        Key("stages", ListOf(item=Choice(STAGES), bare=True), "When values are compared; always when not set."),
-        Key("comparison", Choice(COMPARISONS), "How values are compared.", default="exact"),
-        Key("replica-check", Boolean(), "Whether replicas must be equal.", default=False),
+        Key("stages", ListOf(item=Choice(PROBE_STAGES), bare=True), "When values are compared. Without effect (D109)."),
+        Key("comparison", Choice(COMPARISONS), "How values are compared. Without effect (D109).", default="exact"),
+        Key("replica-check", Boolean(), "Whether replicas must be equal. Without effect (D109).", default=False),
     ),
     short="glob",
 )
@@ -53,18 +51,27 @@ INVARIANT = Table(
     (
         Key("name", _NAME, "The invariant's name.", required=True),
         Key("checker", _IMPORT, "The function that checks it, as package.module:name.", required=True),
-        Key("phase", _NAME, f"{', '.join(PHASES)}; D101 reports any other.", default="structure"),
+        Key("phase", _NAME, f"{', '.join(LIFECYCLE_PHASES)}; D101 reports any other.", default="structure"),
     )
 )
 DATA = Table(
     (
         Key("forward-fields", _NAMES, "Fields that every forward call must have."),
         Key("runtime-fields", _NAMES, "Fields that the pipeline must provide at run time."),
-        Key("context-parallel-replicated", _NAMES, "Fields that are replicated along context parallelism."),
+        Key(
+            "context-parallel-replicated",
+            _NAMES,
+            "Fields that are replicated along context parallelism. Without effect (D109).",
+        ),
         Key("modality-fields", MapOf(value=_SOME_NAMES), "The fields of each modality."),
         Key("modality-parameters", MapOf(value=_SOME_GLOBS), "Globs of the parameters of each modality."),
         Key("labels-shifted", Boolean(), "Whether the pipeline shifts the labels."),
-        Key("deterministic-replay", Boolean(), "Whether batches must be replayable.", default=False),
+        Key(
+            "deterministic-replay",
+            Boolean(),
+            "Whether batches must be replayable. Without effect (D109).",
+            default=False,
+        ),
         Key("processor-revision-required", Boolean(), "Whether the processor must be pinned.", default=False),
     )
 )
@@ -116,9 +123,11 @@ CONTRACT = Table(
         Key("inference-only-sources", _GLOBS, "Checkpoint keys that have no live target on purpose."),
         Key("data", DATA, "What the model expects of its batches."),
         Key("shared-state", ListOf(item=SHARED_STATE, unique="name"), "State that modules share during a step."),
-        Key("topology", ListOf(item=TOPOLOGY), "Bounds on the sizes of mesh axes."),
+        Key("topology", ListOf(item=TOPOLOGY), "Bounds on the sizes of mesh axes, for D318."),
         Key(
-            "parity-cases", ListOf(item=PARITY_CASE, unique="name"), "Modules that must compute what a reference does."
+            "parity-cases",
+            ListOf(item=PARITY_CASE, unique="name"),
+            "Modules that must compute what a reference does. Without effect (D109).",
         ),
         Key("replacements", ListOf(item=REPLACEMENT), "Module replacements that must have happened."),
         Key("placeholders", _GLOBS, "Globs over the names of classes that must not be left in the final tree."),
@@ -149,7 +158,7 @@ SUPPRESSION = Table(
 )
 LINT = Table(
     (
-        Key("select", _SELECTORS, "The rules to run; starts anew instead of editing what is inherited."),
+        Key("select", _SELECTORS, "The rules to run; replaces the inherited selection instead of changing it."),
         Key("extend-select", _SELECTORS, "Rules to run as well.", appends=True),
         Key("ignore", _SELECTORS, "Rules not to run.", appends=True),
         Key("fail-level", Choice((*LEVELS, "never")), "The lowest severity that fails the run.", default="error"),
@@ -181,7 +190,6 @@ SETTINGS = Table(
         Key("contract", CONTRACT, "What the model's owner declares."),
         Key("checkpoint", CHECKPOINT, "How the checkpoint is read."),
         Key("expert-axes", _NAMES, "Names of the mesh axes over which experts are distributed."),
-        Key("declare", Free(mapping=True), "Further declarations that rules may read."),
         Key("report", REPORT, "What is reported."),
     ),
     wanted="a mapping of settings",

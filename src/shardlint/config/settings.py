@@ -64,18 +64,17 @@ class Settings:
     contract: FrozenDict | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()
     expert_axes: tuple[str, ...] = ()
-    declare: FrozenDict = EMPTY
     output_format: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
         """The plain value of a dotted key such as `lint.heavy`; its default when it was not set, else None."""
-        found = self.values.get(*key.split("."))
-        return _DEFAULTS.get(key) if found is None else found.plain()
+        value = self.values.get(*key.split("."))
+        return _DEFAULTS.get(key) if value is None else value.plain()
 
     def source(self, key: str) -> SettingSource:
         """Where the value of a dotted key stands."""
-        found = self.values.get(*key.split("."))
-        return DEFAULT if found is None else found.source
+        value = self.values.get(*key.split("."))
+        return DEFAULT if value is None else value.source
 
 
 def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool = False) -> Settings:
@@ -89,8 +88,8 @@ def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool =
         return Settings()
     if explicit is not None:
         return _load(explicit, ())
-    found = find_config(start.parent if is_file(start) else start)
-    return Settings(warnings=found.warnings) if found.path is None else _load(found.path, found.warnings)
+    file = find_config(start.parent if is_file(start) else start)
+    return Settings(warnings=file.warnings) if file.path is None else _load(file.path, file.warnings)
 
 
 def _load(path: Path, warnings: tuple[str, ...]) -> Settings:
@@ -99,8 +98,8 @@ def _load(path: Path, warnings: tuple[str, ...]) -> Settings:
     if chain.problems:
         raise ConfigError(chain.ordered_problems())
     values = Value({})
-    for _, item in chain.files:
-        values = merge(values, item)
+    for _, file_values in chain.files:
+        values = merge(values, file_values)
     settings = Settings(
         file=path, files=tuple(file for file, _ in chain.files), warnings=warnings, layers=chain.layers()
     )
@@ -125,7 +124,7 @@ class _Chain:
         if real in self._done:
             return
         if named_at is not None and not is_file(path):
-            message = f"expected a configuration file, got {shown(path)}, which is no file"
+            message = f"expected a configuration file, got {shown(path)}, which is not a file"
             self.problems.append(problem_at(named_at.source, named_at.source.text, message))
             return
         self._done.add(real)
@@ -135,8 +134,8 @@ class _Chain:
         if loaded.values is None:
             return
         extended = loaded.values.get("extends")
-        for item in extended.data if extended else ():
-            self.add(Path(item.data), (*above, real), item)
+        for parent in extended.data if extended else ():
+            self.add(Path(parent.data), (*above, real), parent)
         self.files.append((path, loaded.values))
 
     def _cycle(self, real: Path, above: tuple[Path, ...], named_at: Value | None) -> None:
@@ -151,7 +150,9 @@ class _Chain:
     def ordered_problems(self) -> list[ConfigProblem]:
         """All problems: those of the extending file first, each file's from top to bottom."""
         order = {name: at for at, name in reversed(list(enumerate(self._opened)))}
-        return sorted(self.problems, key=lambda item: (order.get(item.file, len(order)), item.line, item.column))
+        return sorted(
+            self.problems, key=lambda problem: (order.get(problem.file, len(order)), problem.line, problem.column)
+        )
 
     def layers(self) -> tuple[Layer, ...]:
         """The selection settings of every file."""
@@ -174,7 +175,7 @@ def _layer(lint: Value) -> Layer:
 
 
 def _items(value: Value | None) -> tuple[Item, ...]:
-    return tuple(Item(item.data, item.source) for item in value.data) if value else ()
+    return tuple(Item(entry.data, entry.source) for entry in value.data) if value else ()
 
 
 def _filled(settings: Settings, values: Value) -> Settings:
@@ -188,36 +189,35 @@ def _filled(settings: Settings, values: Value) -> Settings:
         packs=PackSettings(
             require=tuple(packs.get("require", ())),
             disable=tuple(packs.get("disable", ())),
-            local=tuple(Path(item) for item in packs.get("local", ())),
+            local=tuple(Path(entry) for entry in packs.get("local", ())),
         ),
         fail_level=None if level == "never" else Severity(level),
         heavy=bool(bare.get("lint.heavy")),
         options=FrozenDict(_plain(values, "lint", "options")),
         contract=None if contract is None else FrozenDict(contract.plain()),
         checkpoint=CheckpointSettings(
-            renames=tuple((item["from"], item["to"]) for item in bare.get("checkpoint.renames") or ()),
+            renames=tuple((entry["from"], entry["to"]) for entry in bare.get("checkpoint.renames") or ()),
             allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
         ),
         expert_axes=tuple(bare.get("expert-axes") or ()),
-        declare=FrozenDict(_plain(values, "declare")),
         output_format=tuple(bare.get("report.output-format") or ()),
     )
 
 
 def _plain(values: Value, *keys: str) -> Mapping[str, Any]:
-    found = values.get(*keys)
-    return found.plain() if found else {}
+    value = values.get(*keys)
+    return value.plain() if value else {}
 
 
 def _suppressions(values: Value) -> Iterator[Suppression]:
-    found = values.get("lint", "suppress")
-    for item in found.data if found else ():
-        plain = item.plain()
+    value = values.get("lint", "suppress")
+    for entry in value.data if value else ():
+        plain = entry.plain()
         yield Suppression(
             rules=tuple(plain["rule"]),
             subject=plain["subject"],
             reason=plain["reason"],
             expires=plain.get("expires"),
             expect=plain.get("expect"),
-            source=item.source,
+            source=entry.source,
         )

@@ -27,7 +27,7 @@ version: 1
 #   local: [lint/house_rules.py]  # relative to this file; the code in it runs
 
 lint:
-  # Rules by code, name, code prefix, phase (D3), tag or pack. `select` starts anew.
+  # Rules by code, name, code prefix, phase (D3), tag or pack. `select` replaces what is inherited.
   select: [ALL]
   # extend-select: [V002]
   # ignore: [D513]
@@ -73,9 +73,9 @@ def render_settings(settings: Settings) -> str:
     for path, key in all_keys():
         if isinstance(key.kind, Table) or "[]" in path:
             continue
-        found = settings.values.get(*path.split("."))
-        if found is not None:
-            lines += [_line(leaf, value.plain(), value.source) for leaf, value in found.leaves(path)]
+        setting = settings.values.get(*path.split("."))
+        if setting is not None:
+            lines += [_line(leaf, value.plain(), value.source) for leaf, value in setting.leaves(path)]
         elif isinstance(key.kind, (ListOf, MapOf)) or key.default is None:
             lines.append(f"{path}:  # not set")
         else:

@@ -39,13 +39,13 @@ class ListOf:
         if node.kind is not NodeKind.SEQUENCE or len(node.value) < self.minimum:
             reader.expected(node, path, self.wanted)
             return None
-        items = [self.item.read(item, f"{path}[{index}]", reader) for index, item in enumerate(node.value)]
+        items = [self.item.read(element, f"{path}[{index}]", reader) for index, element in enumerate(node.value)]
         self._check_unique(items, reader)
-        return Value(tuple(item for item in items if item is not None), reader.source(node, path))
+        return Value(tuple(element for element in items if element is not None), reader.source(node, path))
 
     def _check_unique(self, items: Sequence[Value | None], reader: ValueReader) -> None:
         first: dict[Any, Value] = {}
-        for value in [item.get(self.unique) for item in items if item is not None and self.unique]:
+        for value in [element.get(self.unique) for element in items if element is not None and self.unique]:
             if value is None:
                 continue
             place = first.setdefault(value.data, value).source
@@ -72,15 +72,15 @@ class MapOf:
         if node.kind is not NodeKind.MAPPING:
             reader.expected(node, path, self.wanted)
             return None
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for entry in node.value:
             if not entry.key.strip():
                 reader.problem(entry, path, "expected a key, got an empty one")
                 continue
             value = self.value.read(entry.node, join(path, entry.key), reader)
             if value is not None:
-                found[entry.key] = value
-        return Value(found, reader.source(node, path))
+                values[entry.key] = value
+        return Value(values, reader.source(node, path))
 
     def schema(self) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": self.value.schema()}
@@ -111,7 +111,7 @@ def _free(node: SettingNode, path: str, reader: ValueReader) -> Value:
     if node.kind is NodeKind.MAPPING:
         data = {entry.key: _free(entry.node, join(path, entry.key), reader) for entry in node.value}
     elif node.kind is NodeKind.SEQUENCE:
-        data = tuple(_free(item, f"{path}[{index}]", reader) for index, item in enumerate(node.value))
+        data = tuple(_free(element, f"{path}[{index}]", reader) for index, element in enumerate(node.value))
     else:
         data = node.plain()
     return Value(data, reader.source(node, path))
@@ -149,18 +149,18 @@ class Table:
             reader.expected(node, path, self.wanted)
             return None
         by_name = {key.name: key for key in self.keys}
-        found: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for entry in node.value:
             value = self._entry(by_name, entry, path, reader)
             if value is not None:
-                found[entry.key] = value
+                values[entry.key] = value
         written = {entry.key for entry in node.value}
         for key in self.keys:
             if key.required and key.name not in written:
                 reader.problem(
                     node, path, f"expected the key {key.name!r} ({key.kind.wanted}), got a mapping without it"
                 )
-        return Value(found, reader.source(node, path))
+        return Value(values, reader.source(node, path))
 
     def _entry(self, by_name: Mapping[str, Key], entry: Entry, path: str, reader: ValueReader) -> Value | None:
         key = by_name.get(entry.key)

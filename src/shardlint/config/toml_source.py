@@ -28,7 +28,7 @@ _AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z"
 
 
 def read_toml(text: Text) -> SettingNode:
-    """The node of the whole file. Raises `RefusedError` when it is no TOML that a configuration may be."""
+    """The node of the whole file. Raises `RefusedError` when it is not a TOML that a configuration may be."""
     try:
         data = tomllib.loads(text.text)
     except RecursionError:
@@ -57,7 +57,7 @@ def _node(value: Any, path: Path, places: Places) -> SettingNode:
         entries = (Entry(key, *places.key((*path, key)), _node(v, (*path, key), places)) for key, v in value.items())
         return SettingNode(NodeKind.MAPPING, tuple(entries), line, column)
     if isinstance(value, list):
-        items = tuple(_node(item, (*path, index), places) for index, item in enumerate(value))
+        items = tuple(_node(element, (*path, index), places) for index, element in enumerate(value))
         return SettingNode(NodeKind.SEQUENCE, items, line, column)
     return SettingNode(_kind(value), value, line, column)
 
@@ -102,9 +102,9 @@ class Places:
         return line, offset - self._starts[line - 1] + 1
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
-        self._at = found.end() if found else self._at
-        return found.group() if found else ""
+        match = pattern.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+        return match.group() if match else ""
 
     def _scan(self) -> None:
         prefix: Path = ()

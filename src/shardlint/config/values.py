@@ -23,17 +23,17 @@ class Value:
     def plain(self) -> Any:
         """The data alone, as dicts, tuples and scalars."""
         if isinstance(self.data, dict):
-            return {key: item.plain() for key, item in self.data.items()}
-        return tuple(item.plain() for item in self.data) if isinstance(self.data, tuple) else self.data
+            return {key: value.plain() for key, value in self.data.items()}
+        return tuple(value.plain() for value in self.data) if isinstance(self.data, tuple) else self.data
 
     def leaves(self, path: str = "") -> Iterator[tuple[str, Value]]:
         """Every scalar and every empty collection below, with its dotted path."""
         if isinstance(self.data, dict) and self.data:
-            for key, item in self.data.items():
-                yield from item.leaves(join(path, key))
+            for key, value in self.data.items():
+                yield from value.leaves(join(path, key))
         elif isinstance(self.data, tuple) and self.data:
-            for index, item in enumerate(self.data):
-                yield from item.leaves(f"{path}[{index}]")
+            for index, value in enumerate(self.data):
+                yield from value.leaves(f"{path}[{index}]")
         else:
             yield path, self
 

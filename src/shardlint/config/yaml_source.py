@@ -1,9 +1,9 @@
 """
 Read YAML into positioned nodes, from the parser's events, so that nothing is guessed and nothing expands.
 
-An unquoted scalar stays text until a reader that knows its type asks, so `off` is no boolean and a date no object.
-Duplicate keys, tags, merge keys, several documents and recursive aliases are refused; aliases share their node, and
-what they stand for is counted.
+An unquoted scalar stays text until a reader that knows its type asks, so `off` is not a boolean and a date is not an
+object. Duplicate keys, tags, merge keys, several documents and recursive aliases are refused; aliases share their
+node, and what they stand for is counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def read_yaml(text: Text) -> tuple[SettingNode, list[ConfigProblem]]:
     """
     The node of the one document, and a problem for each duplicate key.
 
-    Raises `RefusedError` when the text is no YAML that a configuration may be.
+    Raises `RefusedError` when the text is not a YAML that a configuration may be.
     """
     bad = re.search(_FORBIDDEN, text.text)
     if bad:
         before = text.text[: bad.start()]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        found = printable(bad.group())
-        raise RefusedError(text.problem(line, column, "", f"expected printable characters, got {found}"))
+        character = printable(bad.group())
+        raise RefusedError(text.problem(line, column, "", f"expected printable characters, got {character}"))
     builder = _Builder(text)
     try:
         return builder.document(), builder.problems
@@ -104,8 +104,8 @@ class _Builder:
             plain = event.style in (None, "")
             return SettingNode(NodeKind.PLAIN if plain else NodeKind.STRING, event.value, *place)
         if isinstance(event, yaml.SequenceStartEvent):
-            items = tuple(self.node(item, depth + 1) for item in self._until(yaml.SequenceEndEvent))
-            return SettingNode(NodeKind.SEQUENCE, items, *place, 1 + sum(item.size for item in items))
+            items = tuple(self.node(element, depth + 1) for element in self._until(yaml.SequenceEndEvent))
+            return SettingNode(NodeKind.SEQUENCE, items, *place, 1 + sum(element.size for element in items))
         entries = tuple(self._entries(depth))
         return SettingNode(NodeKind.MAPPING, entries, *place, 1 + sum(1 + entry.node.size for entry in entries))
 

@@ -434,7 +434,9 @@ def _with_severity(finding: Finding, severity: Severity | None) -> Finding:
 
 
 def matches_selector(rule: Rule, selector: str) -> bool:
-    """Whether a gate's selector (ALL, a phase, a code or code prefix) covers `rule`."""
+    """Whether a gate's selector (ALL, a phase, `tag:` and a tag, a code or code prefix) covers `rule`."""
+    if selector.startswith("tag:"):
+        return selector.removeprefix("tag:") in rule.tags
     return selector in ("ALL", rule.phase.value) or rule.code.startswith(selector)
 
 

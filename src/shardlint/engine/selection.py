@@ -7,8 +7,8 @@ Selectors: `ALL`; a phase (`D3`, `phase:D3`); a tag (`tag:moe`, or `moe` where n
 Settings come in layers, the lowest first: the default (select ALL), each file that is extended, the file, the command
 line. The most specific selector decides: code or name, then the longer prefix (a phase counts as a prefix of its
 length), then pack, then tag, then ALL. Between equally specific ones the higher layer decides, and within one layer
-ignore does. A layer with `select` starts anew: what lower layers select, ignore or switch off is forgotten, the
-severities that they give stay. `severity: off` counts as ignore.
+ignore does. A layer with `select` replaces the lower ones: what lower layers select, ignore or switch off is
+forgotten, the severities that they give stay. `severity: off` counts as ignore.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SeverityItem:
 
 @frozen(kw_only=True)
 class Layer:
-    """The selection settings of one origin. `select` None edits what lower layers say; otherwise it starts anew."""
+    """The selection settings of one origin. `select` None edits what lower layers say; otherwise it replaces them."""
 
     select: tuple[Item, ...] | None = None
     extend_select: tuple[Item, ...] = ()
@@ -164,53 +164,53 @@ class _Ballot:
             self._vote(number, "severity", level, off=level.severity is None)
         lists = (("select", layer.select or (), False), ("extend-select", layer.extend_select, False))
         for where, items, off in (*lists, ("ignore", layer.ignore, True)):
-            for item in items:
-                self._vote(number, where, item, off=off)
+            for entry in items:
+                self._vote(number, where, entry, off=off)
 
-    def _vote(self, number: int, where: str, item: Item | SeverityItem, *, off: bool) -> None:
+    def _vote(self, number: int, where: str, entry: Item | SeverityItem, *, off: bool) -> None:
         forgotten = number < self.base and (where != "severity" or off)
-        if self._is_engine(where, item, forgotten=forgotten):
+        if self._is_engine(where, entry, forgotten=forgotten):
             return
         try:
-            match = self.index.resolve(item.selector)
+            match = self.index.resolve(entry.selector)
         except UnknownSelectorError as why:
-            self._unknown(where, item, str(why))
+            self._unknown(where, entry, str(why))
             return
         if forgotten:
             return
-        if where in ("select", "extend-select") and item.selector != "ALL" and not match.exact and number:
-            self.wishes.append(Wish(selector=item.selector, source=str(item.source), codes=match.codes))
+        if where in ("select", "extend-select") and entry.selector != "ALL" and not match.exact and number:
+            self.wishes.append(Wish(selector=entry.selector, source=str(entry.source), codes=match.codes))
         votes = self.severities if where == "severity" else self.switches
-        vote = _Vote(match.specificity, number, off, match.exact, item)
+        vote = _Vote(match.specificity, number, off, match.exact, entry)
         for code in match.codes:
             votes.setdefault(code, []).append(vote)
 
-    def _unknown(self, where: str, item: Item | SeverityItem, why: str) -> None:
+    def _unknown(self, where: str, entry: Item | SeverityItem, why: str) -> None:
         if where != "ignore":
-            self.problems.append(f"{_place(where, item.source)}: {why}")
+            self.problems.append(f"{_place(where, entry.source)}: {why}")
             return
         self.diagnostics.append(
             diagnostic(
                 "SL006",
-                subject=item.selector,
-                message=f"{_place(where, item.source)}: {why}",
-                evidence={"source": str(item.source), "setting": where},
+                subject=entry.selector,
+                message=f"{_place(where, entry.source)}: {why}",
+                evidence={"source": str(entry.source), "setting": where},
                 key=where,
             )
         )
 
-    def _is_engine(self, where: str, item: Item | SeverityItem, *, forgotten: bool) -> bool:
+    def _is_engine(self, where: str, entry: Item | SeverityItem, *, forgotten: bool) -> bool:
         """Whether `item` names an engine diagnostic; if so it is dealt with here."""
-        found = next((d for d in DIAGNOSTICS.values() if item.selector in (d.code, d.name)), None)
-        if found is None:
+        diagnostic = next((d for d in DIAGNOSTICS.values() if entry.selector in (d.code, d.name)), None)
+        if diagnostic is None:
             return False
-        place = _place(where, item.source)
+        place = _place(where, entry.source)
         if where in ("select", "extend-select"):
-            self.problems.append(f"{place}: {found.code} {found.name} is always on")
-        elif not found.suppressible:
-            self.problems.append(f"{place}: {found.code} {found.name} can neither be ignored nor changed")
+            self.problems.append(f"{place}: {diagnostic.code} {diagnostic.name} is always on")
+        elif not diagnostic.suppressible:
+            self.problems.append(f"{place}: {diagnostic.code} {diagnostic.name} can neither be ignored nor changed")
         elif not forgotten:
-            self.engine[found.code] = item.severity if isinstance(item, SeverityItem) else None
+            self.engine[diagnostic.code] = entry.severity if isinstance(entry, SeverityItem) else None
         return True
 
     def decide(self, rule: RegisteredRule) -> Decision:
@@ -255,7 +255,7 @@ def select_rules(rules: Sequence[RegisteredRule], layers: Sequence[Layer]) -> Se
 
 def select_from(registry: Registry, layers: Sequence[Layer]) -> Selection:
     """
-    `select_rules` over everything the packs bring. A `SelectionError` also tells which packs failed: the rule that
+    `select_rules` over everything the packs bring. A `SelectionError` also says which packs failed: the rule that
     nobody knows may be one of theirs.
     """
     try:
@@ -324,7 +324,7 @@ def severity_from_user(text: str) -> Severity | None:
     level = text.strip().lower()
     if level == "off":
         return None
-    valid = [item.value for item in Severity]
+    valid = [severity.value for severity in Severity]
     if level not in valid:
         raise ValueError(f"expected off, {', '.join(valid[:-1])} or {valid[-1]}, got {text!r}")
     return Severity(level)

@@ -48,8 +48,8 @@ class Selectors:
     @staticmethod
     def _group(pairs: Iterable[tuple[str, RegisteredRule]]) -> dict[str, frozenset[str]]:
         groups: dict[str, set[str]] = {}
-        for key, item in pairs:
-            groups.setdefault(key, set()).add(item.rule_class.code)
+        for key, rule in pairs:
+            groups.setdefault(key, set()).add(rule.rule_class.code)
         return {key: frozenset(codes) for key, codes in groups.items()}
 
     def resolve(self, selector: str) -> Match:
@@ -95,7 +95,7 @@ class Selectors:
         if selector in self.packs:
             return Match(self.packs[selector], _PACK)
         raise UnknownSelectorError(
-            f"{selector!r} is no rule, prefix, phase, tag or pack that is loaded{self.hint(selector)}"
+            f"{selector!r} is not a rule, prefix, phase, tag or pack that is loaded{self.hint(selector)}"
         )
 
     def hint(self, selector: str) -> str:
@@ -103,6 +103,6 @@ class Selectors:
         if _PHASE_LIKE.match(selector):
             return f" (the phases are {', '.join(_PHASES)})"
         known = [*sorted(self.codes), *sorted(self.names), *_PHASES, *sorted(self.tags), *sorted(self.packs), "ALL"]
-        folded = {item.lower(): item for item in reversed(known)}
-        near = [folded[item] for item in closest(selector.lower(), folded, 1)]
+        folded = {known_selector.lower(): known_selector for known_selector in reversed(known)}
+        near = [folded[known_selector] for known_selector in closest(selector.lower(), folded, 1)]
         return f" (did you mean {near[0]!r}?)" if near else ""

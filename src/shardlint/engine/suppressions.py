@@ -69,7 +69,7 @@ class Suppression:
     """
     One suppression. `expires` is the last day on which it holds; `expect` the most findings that it may hide.
 
-    Raises `ValueError` when there is no rule, subject or reason, for a rule that is no exact code or name or can
+    Raises `ValueError` when there is no rule, subject or reason, for a rule that is not an exact code or name or can
     never be suppressed, and for an `expect` below 1.
     """
 
@@ -180,20 +180,28 @@ def apply_suppressions(
     SL003 and SL006 are applied to the diagnostics about the other suppressions.
     """
     run = _Matching(_fully_ran(outcomes), _known(rules), today)
-    found = list(findings)
-    judged = {at: _judge(run, item, found) for at, item in enumerate(suppressions) if not item.about_suppressions}
+    all_findings = list(findings)
+    judged = {
+        at: _judge(run, suppression, all_findings)
+        for at, suppression in enumerate(suppressions)
+        if not suppression.about_suppressions
+    }
     about = [finding for state in judged.values() for finding in _diagnostics(state, run)]
-    own = {at: _judge(run, item, [*found, *about]) for at, item in enumerate(suppressions) if item.about_suppressions}
+    own = {
+        at: _judge(run, suppression, [*all_findings, *about])
+        for at, suppression in enumerate(suppressions)
+        if suppression.about_suppressions
+    }
     about += [finding for state in own.values() for finding in _diagnostics(state, run)]
     states = tuple(state for _, state in sorted((judged | own).items()))
-    visible, hidden = _split(found, states)
+    visible, hidden = _split(all_findings, states)
     shown, more = _split(about, states)
     return Suppressed(visible=tuple(visible), suppressed=(*hidden, *more), diagnostics=tuple(shown), states=states)
 
 
 def _fully_ran(outcomes: Iterable[Outcome]) -> frozenset[str]:
     full = [outcome for outcome in outcomes if outcome.status in (Status.CLEAN, Status.FOUND) and not outcome.partial]
-    return frozenset(text for item in full for text in (item.code, item.name))
+    return frozenset(text for rule in full for text in (rule.code, rule.name))
 
 
 def _known(rules: Sequence[RegisteredRule] | None) -> dict[str, str] | None:
@@ -203,10 +211,13 @@ def _known(rules: Sequence[RegisteredRule] | None) -> dict[str, str] | None:
     return pairs | {name: code for code, name in pairs.items()}
 
 
-def _judge(run: _Matching, item: Suppression, findings: Sequence[Finding]) -> SuppressionState:
-    matched = sum(1 for finding in findings if item.covers(finding))
+def _judge(run: _Matching, suppression: Suppression, findings: Sequence[Finding]) -> SuppressionState:
+    matched = sum(1 for finding in findings if suppression.covers(finding))
     return SuppressionState(
-        suppression=item, state=run.state(item, matched), matched=matched, unknown=run.unknown(item)
+        suppression=suppression,
+        state=run.state(suppression, matched),
+        matched=matched,
+        unknown=run.unknown(suppression),
     )
 
 
@@ -217,7 +228,7 @@ def _split(
     visible: list[Finding] = []
     hidden: list[SuppressedFinding] = []
     for finding in findings:
-        by = next((item for item in active if item.covers(finding)), None)
+        by = next((suppression for suppression in active if suppression.covers(finding)), None)
         if by is None:
             visible.append(finding)
         else:
@@ -227,35 +238,35 @@ def _split(
 
 
 def _diagnostics(state: SuppressionState, run: _Matching) -> Iterable[Finding]:
-    item = state.suppression
+    suppression = state.suppression
     for rule in state.unknown:
         hint = did_you_mean(rule, run.known or ())
         yield _about(state, "SL006", f"names the rule {rule!r}, which no loaded pack has{hint}", key=rule)
     if state.state is State.UNUSED:
         yield _about(state, "SL003", "matched nothing although its rule ran with the facts it needs")
-    elif state.state is State.EXPIRED and item.expires is not None:
-        days, back = counted((run.today - item.expires).days, "day"), counted(state.matched, "finding")
-        yield _about(state, "SL004", f"expired on {item.expires} ({days} ago); {back} came back")
+    elif state.state is State.EXPIRED and suppression.expires is not None:
+        days, back = counted((run.today - suppression.expires).days, "day"), counted(state.matched, "finding")
+        yield _about(state, "SL004", f"expired on {suppression.expires} ({days} ago); {back} came back")
     elif state.state is State.OVER_BROAD:
         count = counted(state.matched, "finding")
-        yield _about(state, "SL005", f"matched {count}, it expects at most {item.expect}; all of them are shown")
+        yield _about(state, "SL005", f"matched {count}, it expects at most {suppression.expect}; all of them are shown")
 
 
 def _about(state: SuppressionState, code: str, what: str, key: str = "") -> Finding:
-    item = state.suppression
+    suppression = state.suppression
     evidence = {
-        "source": str(item.source),
-        "rules": item.rules,
-        "subject": item.subject,
-        "reason": item.reason,
+        "source": str(suppression.source),
+        "rules": suppression.rules,
+        "subject": suppression.subject,
+        "reason": suppression.reason,
         "matched": state.matched,
-        "expect": item.expect,
-        "expires": item.expires.isoformat() if item.expires else None,
+        "expect": suppression.expect,
+        "expires": suppression.expires.isoformat() if suppression.expires else None,
     }
     return diagnostic(
         code,
-        subject=item.label,
-        message=f"the suppression at {item.source} {what}",
+        subject=suppression.label,
+        message=f"the suppression at {suppression.source} {what}",
         kind=SubjectKind.CONFIG,
         evidence={name: value for name, value in evidence.items() if value is not None},
         key=key,

@@ -1,5 +1,6 @@
 """Frozen facts: what collectors produce and rules read. Nothing here imports torch."""
 
+from ..names import ROOT
 from .adapters import AdapterFacts
 from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
@@ -54,7 +55,6 @@ from .sharding import (
     DENSE,
     EXPERT,
     LOCAL,
-    ROOT,
     UNMANAGED,
     UNTRACKED,
     LayoutFacts,
@@ -65,7 +65,7 @@ from .sharding import (
     UnitFacts,
 )
 from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
-from .unknown import Unknown, UnknownFact, is_known, known
+from .unknown import NotEvaluated, Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
@@ -112,6 +112,7 @@ __all__ = [
     "ModelCounts",
     "ModelFacts",
     "ModuleFacts",
+    "NotEvaluated",
     "OptimizerFacts",
     "OptimizerInstance",
     "OwnershipFacts",

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from .frozen import EMPTY, FrozenDict
 
-# The format's names of dtypes, with torch's. F4 and F6 are left out: they are no dtypes of single elements in torch.
+# The format's names of dtypes, with torch's. F4 and F6 are left out: they are not dtypes of single elements in torch.
 TORCH_DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -64,7 +64,7 @@ class FileFacts:
     """
     One file of the checkpoint folder. `name` is relative to the folder; `size` is in bytes.
 
-    `kind` is safetensors, pickle, gguf, dcp, adapter, lfs-pointer or other; `opened` tells whether its header was read,
+    `kind` is safetensors, pickle, gguf, dcp, adapter, lfs-pointer or other; `opened` says whether its header was read,
     `counts` whether a loader reads it (named by the index, or the single file). The data part begins `header_bytes`
     bytes into the file.
     """
@@ -113,7 +113,7 @@ class CheckpointFacts:
     `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
     weight files beside them. `config` is the folder's `config.json`, None when there is none. `overlay_declared` when
     the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
-    `tokenizer_size` is the number of tokens of the tokenizer beside the weights, None when there is none;
+    `tokenizer_size` is the number of tokens of the tokenizer next to the weights, None when there is none;
     `generation_config` is the folder's `generation_config.json`, None when there is none.
 
     In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first

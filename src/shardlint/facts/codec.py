@@ -35,7 +35,7 @@ PROBLEM_LIMIT = 10  # problems that one error spells out
 
 
 class FactsError(ValueError):
-    """Data that are no usable facts. `problems` says why, each with the path of the field where there is one."""
+    """Data that are not usable facts. `problems` says why, each with the path of the field where there is one."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -113,7 +113,7 @@ def decode_facts(data: bytes) -> Facts:
 
 def _check_version(version: object) -> None:
     if version is None:
-        raise FactsError([f"it has no version, so it is no facts file (expected version {FACTS_VERSION})"])
+        raise FactsError([f"it has no version, so it is not a facts file (expected version {FACTS_VERSION})"])
     if type(version) is not int:
         raise FactsError([f"version: expected an integer, got {version!r}"])
     if version > FACTS_VERSION:

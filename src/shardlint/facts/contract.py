@@ -9,7 +9,7 @@ from .frozen import EMPTY, FrozenDict
 
 @frozen(kw_only=True)
 class ProbeFacts:
-    """A parameter probe: a case-sensitive `fnmatch` glob over parameter FQNs."""
+    """A parameter probe: a case-sensitive glob over parameter FQNs (`shardlint.names.compile_glob`)."""
 
     glob: str
     required: bool = True

@@ -13,7 +13,7 @@ class FrozenDict(Mapping[str, Any]):
     A mapping that cannot be changed and keeps the order of its keys.
 
     Built from any mapping with string keys; nested mappings and lists are frozen as well (see `freeze`).
-    Raises `TypeError` for keys that are no strings.
+    Raises `TypeError` for keys that are not strings.
     """
 
     __slots__ = ("_hash", "_items")
@@ -93,7 +93,7 @@ def freeze(value: Any) -> Any:
     Keys become strings. NaN and infinities become the texts `NaN`, `Infinity`, `-Infinity`: JSON has no others, and
     a NaN would not even equal itself. Subclasses of str, int and float become what they are based on.
 
-    Raises `TypeError` for anything that is no plain value (None, bool, number, string) or container of them, and for
+    Raises `TypeError` for anything that is not a plain value (None, bool, number, string) or container of them, and for
     two keys that are the same string.
     """
     if type(value) in _PLAIN or isinstance(value, FrozenDict):

@@ -60,7 +60,7 @@ class OptimizerInstance:
     """
     One optimizer with parameter groups. `name` says how it was reached (`optimizer.chained_optimizers[0].optimizer`).
 
-    `wrappers` are the classes around it, outermost first. `partitioned` says why its tensors are no parameters one by
+    `wrappers` are the classes around it, outermost first. `partitioned` says why its tensors are not parameters one by
     one (ZeRO and its like hold flat parts of many), empty when they are.
     """
 
@@ -120,7 +120,7 @@ class HeldTensor:
     `parameter` is the index of the live parameter that it is, or whose main copy it is (`main`); None when it is
     neither. `full_copy_of` is then the index of the parameter that it stands in for during a step, if it does.
     `name` is what the group calls it, empty without names. `state` maps the names of state tensors with dimensions
-    to specs; `has_state` tells whether there is any state at all.
+    to specs; `has_state` says whether there is any state at all.
     """
 
     identity: int
@@ -155,7 +155,7 @@ class StoredOptimizerFacts:
     """
     An optimizer state on disk, read without executing anything.
 
-    `named` tells whether it is keyed by parameter names; else keys are positions. `problem` says why it could not be
+    `named` says whether it is keyed by parameter names; else keys are positions. `problem` says why it could not be
     read, and then nothing else means anything.
     """
 

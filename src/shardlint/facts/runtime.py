@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
+from ..names import ROOT
+
 SHARDING_KINDS = ("fsdp2", "hsdp", "replicate", "fsdp1", "hyperparallel")
 """Kinds of units whose parameters are gathered by hooks of the unit's forward: one that is bypassed is not gathered."""
 
@@ -15,7 +17,7 @@ class StepFacts:
     """
     One micro-step: a forward of the root module, and what followed until the next one.
 
-    `fields` are the forward arguments that were given and are not None. `with_gradients` tells whether gradients were
+    `fields` are the forward arguments that were given and are not None. `with_gradients` says whether gradients were
     enabled when the forward began.
     """
 
@@ -48,7 +50,7 @@ class TracedUnit:
     the other parameters. `parameters` are the FQNs that it holds, `modules` its modules. `observed` is false when its
     forward cannot be seen (`why_unobserved`). `inner_runs` names modules inside it that ran although its own forward
     was not running; `while_sharded` those that ran although its parameters were not gathered. `checkpointed` is
-    reentrant, non-reentrant, unknown (recomputation was seen) or empty. `cut_off` tells that a reentrant checkpoint
+    reentrant, non-reentrant, unknown (recomputation was seen) or empty. `cut_off` says that a reentrant checkpoint
     region ran it on inputs of which none needs a gradient. `discarded` counts all-gathers that nobody had waited for
     when the framework finished a backward and threw them away, without those that it had chosen by itself.
     """
@@ -75,7 +77,7 @@ class TracedUnit:
     @property
     def at_root(self) -> bool:
         """Whether the root module is one of the unit's modules."""
-        return "<root>" in self.modules
+        return ROOT in self.modules
 
 
 @frozen(kw_only=True)
@@ -84,7 +86,7 @@ class GradientFacts:
     The gradient of one trainable parameter, by identity, at each look: before optimizer steps, else at the end.
 
     `present` counts the looks at which it was there, `not_finite` are the numbers of those at which it held NaN or
-    Inf, `zero` counts those at which it was zero everywhere. `module_ran` tells whether a module that holds the
+    Inf, `zero` counts those at which it was zero everywhere. `module_ran` says whether a module that holds the
     parameter was called (None: not observed); `units` are the units that hold it.
     """
 
@@ -125,7 +127,7 @@ class StateEvent:
     """
     A shared state was produced or consumed (`kind`) in micro-step `step` by the module `by`.
 
-    `recompute` tells that it happened while an activation checkpoint was recomputed.
+    `recompute` says that it happened while an activation checkpoint was recomputed.
     """
 
     kind: str
@@ -141,7 +143,7 @@ class RuntimeFacts:
     What happened between entering and leaving the trace, on this rank.
 
     `looks` says at which moments gradients and pending all-gathers were read: `optimizer-step` or `end`. `backwards`
-    tells whether any backward was seen. `raised` is the error that ended the trace, `raised_in` the unit that was
+    says whether any backward was seen. `raised` is the error that ended the trace, `raised_in` the unit that was
     running then. `dropped` counts events beyond the limit of the trace, `state_dropped` those of shared state.
     """
 

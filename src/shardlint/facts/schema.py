@@ -46,7 +46,7 @@ def facts_schema() -> dict[str, Any]:
 
 
 def facts_schema_text() -> str:
-    """Return the schema as the text of `schema.json`, the file that is shipped beside this module."""
+    """Return the schema as the text of `schema.json`, the file that is shipped with this module."""
     return json.dumps(facts_schema(), indent=2) + "\n"
 
 

@@ -3,7 +3,7 @@ The `sharding` section: who owns each parameter, how it is cut, and over which r
 
 Many parameters share few layouts, so parameters refer to layouts, layouts to meshes, and units to reductions by
 their index in the tables of `ShardingFacts`. A field that is None is *unknown* when the record's `unknown` names it
-(the installed torch does not tell), else it does not apply.
+(the installed torch does not say), else it does not apply.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from ..boxes import Box, Placement
+from ..names import ROOT
 from .frozen import EMPTY, FrozenDict
 
-ROOT = "<root>"
 UNMANAGED = "<unmanaged>"
 UNTRACKED = "<untracked:"
 
@@ -194,7 +194,7 @@ class ShardingFacts:
         return None if index is None else self.meshes[index]
 
     def reduction_of(self, record: OwnershipFacts) -> ReductionFacts | None:
-        """Where the parameter's gradient is summed; None when nothing sums it or its unit does not tell."""
+        """Where the parameter's gradient is summed; None when nothing sums it or its unit does not say."""
         unit = self.unit_of(record)
         return None if unit is None or unit.reduction is None else self.reductions[unit.reduction]
 

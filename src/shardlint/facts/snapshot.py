@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Any, Literal, overload
 
 from attrs import field, frozen
 
@@ -16,6 +17,7 @@ from .plan import PlanFacts
 from .ranks import RanksFacts
 from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
+from .unknown import NotEvaluated
 from .values import ValuesFacts
 
 FACTS_VERSION = 1
@@ -111,3 +113,34 @@ class Facts:
     def why_absent(self, section: Section) -> str:
         """One clause that says why the section is absent."""
         return str(self.absent.get(section.value, f"no {section.value} facts were collected"))
+
+    @overload
+    def require(self, section: Literal[Section.BUILD]) -> BuildFacts: ...
+    @overload
+    def require(self, section: Literal[Section.MODEL]) -> ModelFacts: ...
+    @overload
+    def require(self, section: Literal[Section.CHECKPOINT]) -> CheckpointFacts: ...
+    @overload
+    def require(self, section: Literal[Section.PLAN]) -> PlanFacts: ...
+    @overload
+    def require(self, section: Literal[Section.LOAD]) -> LoadFacts: ...
+    @overload
+    def require(self, section: Literal[Section.CONTRACT]) -> ContractFacts: ...
+    @overload
+    def require(self, section: Literal[Section.DATA]) -> DataFacts: ...
+    @overload
+    def require(self, section: Literal[Section.SHARDING]) -> ShardingFacts: ...
+    @overload
+    def require(self, section: Literal[Section.RUNTIME]) -> RuntimeFacts: ...
+    @overload
+    def require(self, section: Literal[Section.RANKS]) -> RanksFacts: ...
+    @overload
+    def require(self, section: Literal[Section.OPTIMIZER]) -> OptimizerFacts: ...
+    @overload
+    def require(self, section: Literal[Section.VALUES]) -> ValuesFacts: ...
+    def require(self, section: Section) -> Any:
+        """Return the section. Raises `NotEvaluated`, saying why it is absent, when it is."""
+        value = getattr(self, section.value)
+        if value is None:
+            raise NotEvaluated(self.why_absent(section))
+        return value

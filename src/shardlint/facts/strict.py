@@ -14,7 +14,7 @@ import attrs
 
 from ..names import did_you_mean, printable
 
-PROBLEM_LIMIT = 200  # a file with more is no facts file with mistakes, but something else
+PROBLEM_LIMIT = 200  # a file with more is not a facts file with mistakes, but something else
 KEY_LIMIT = 80  # characters of a key that a message shows
 
 Walker = Callable[[Any, str], Iterator[str]]

@@ -18,6 +18,10 @@ class UnknownFact(Exception):  # noqa: N818 - it is no error: the run goes on, a
     """A fact that is not known was used. The text says why it is not known."""
 
 
+class NotEvaluated(UnknownFact):
+    """Raised by a rule that finds out, while it judges, that it lacks a fact. The text says which."""
+
+
 @attrs.frozen(eq=False, repr=False)
 class Unknown:
     """

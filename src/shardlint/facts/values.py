@@ -1,8 +1,8 @@
 """
 The `values` section: statistics of what the tensors hold, and what became of values that can be computed again.
 
-Values of weights are never kept: minimum, maximum, counts, and a digest of small tensors are. Of a sharded tensor they
-are those of this rank's part.
+Values of weights are never kept: minimum, maximum and counts are. Of a sharded tensor they are those of this rank's
+part.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class TensorValues:
     Statistics of one tensor, by its first name. `elements` is the number that this rank holds.
 
     `minimum` and `maximum` are those of the finite elements, None when there are none. `nan`, `positive_infinite` and
-    `negative_infinite` count. `constant` tells that all elements are equal. `magnitude` is the median absolute value of
-    a sample, of floating tensors narrower than 32 bits. `digest` is that of the bytes of small tensors. `unwritten`
-    counts elements that still hold what `watch_writes` put there, None when nobody watched.
+    `negative_infinite` count. `constant` says that all elements are equal. `magnitude` is the median absolute value of
+    a sample, of floating tensors narrower than 32 bits. `unwritten` counts elements that still hold what `watch_writes`
+    put there, None when nobody watched.
     """
 
     fqn: str
@@ -30,7 +30,6 @@ class TensorValues:
     negative_infinite: int = 0
     constant: bool = False
     magnitude: float | None = None
-    digest: str | None = None
     unwritten: int | None = None
 
     @property
@@ -93,7 +92,7 @@ class PrecisionCritical:
 
 @frozen(kw_only=True)
 class ValuesFacts:
-    """What was seen of values. `watched` tells whether `shardlint.watch_writes` was called on the model before."""
+    """What was seen of values. `watched` says whether `shardlint.watch_writes` was called on the model before."""
 
     tensors: tuple[TensorValues, ...] = ()
     skipped: tuple[SkippedTensor, ...] = ()

@@ -51,7 +51,7 @@ class ShardlintCallback(TrainerCallback):
 
 
 def clips_per_mesh(args: Any) -> bool:
-    """Whether gradients on several meshes are no trouble: nothing is clipped, or this `Trainer` clips mesh by mesh."""
+    """Whether gradients on several meshes do no harm: nothing is clipped, or this `Trainer` clips mesh by mesh."""
     from transformers import Trainer
 
     return not getattr(args, "max_grad_norm", None) or hasattr(Trainer, "_mixed_mesh_grad_norm")

@@ -39,10 +39,10 @@ def own(module: Any, name: str, default: Any = None) -> Any:
     children = values.get("_modules")
     if isinstance(children, dict) and children.get(name) is not None:
         return children[name]
-    found = class_attribute(type(module), name, _MISSING)
-    if found is _MISSING:
+    value = class_attribute(type(module), name, _MISSING)
+    if value is _MISSING:
         return default
-    return read(module, name, default) if hasattr(type(found), "__get__") else found
+    return read(module, name, default) if hasattr(type(value), "__get__") else value
 
 
 def class_attribute(kind: type, name: str, default: Any = None) -> Any:

@@ -67,7 +67,7 @@ def import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportProblem(f"{path} is no Python file that can be imported")
+        raise ImportProblem(f"{path} is not a Python file that can be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in the file look their module up
     try:
@@ -81,7 +81,7 @@ def import_file(path: Path) -> ModuleType:
 
 def _import_module(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ImportProblem(f"{name!r} is no module name; a file is named with its .py")
+        raise ImportProblem(f"{name!r} is not a module name; a file is named with its .py")
     try:
         with _on_path(Path.cwd()):
             return importlib.import_module(name)
@@ -96,7 +96,7 @@ def _import_module(name: str) -> ModuleType:
 
 def _no_module(name: str, missing: str) -> str:
     what = f"no module named {missing!r}" if missing == name else f"no module named {missing!r} (for {name!r})"
-    near = [item.stem for item in Path.cwd().glob("*.py")]
+    near = [path.stem for path in Path.cwd().glob("*.py")]
     hint = did_you_mean(missing, near)
     return f"{what}{hint}; it must be installed or lie in the current folder {Path.cwd()}"
 
@@ -106,20 +106,24 @@ def _raised(what: object, error: BaseException) -> str:
 
 
 def _attribute(module: ModuleType, name: str, place: str) -> Any:
-    found: Any = module
+    value: Any = module
     seen: list[str] = []
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             holder = ".".join([place, *seen]) if seen else place
-            public = [item for item in dir(found) if not item.startswith("_")]
+            public = [public_name for public_name in dir(value) if not public_name.startswith("_")]
             hint = did_you_mean(part, public)
-            callables = [item for item in public if callable(getattr(found, item, None))][:8] if not hint else []
+            callables = (
+                [public_name for public_name in public if callable(getattr(value, public_name, None))][:8]
+                if not hint
+                else []
+            )
             known = f"; it has {', '.join(callables)}" if callables else ""
             raise ImportProblem(f"{holder} has no {part!r}{hint}{known}") from None
         seen.append(part)
-    return found
+    return value
 
 
 @contextlib.contextmanager

@@ -66,9 +66,9 @@ class _Plain:
         if isinstance(value, Mapping):
             return self.mapping(value.items(), depth)
         if isinstance(value, (list, tuple)):
-            return tuple(self.value(item, depth) for item in value[: max(0, SIZE_LIMIT - self.count)])
+            return tuple(self.value(element, depth) for element in value[: max(0, SIZE_LIMIT - self.count)])
         if isinstance(value, (set, frozenset)):
-            return tuple(sorted((self.value(item, depth) for item in value), key=repr))
+            return tuple(sorted((self.value(element, depth) for element in value), key=repr))
         fields = getattr(type(value), "__dataclass_fields__", None)
         if fields is not None:
             return self.mapping(((name, getattr(value, name, None)) for name in fields), depth)
@@ -79,12 +79,12 @@ class _Plain:
 
     def mapping(self, items: Iterable[tuple[Any, Any]], depth: int) -> FrozenDict:
         kept: dict[str, Any] = {}
-        for key, item in items:
+        for key, inner in items:
             if self.count >= SIZE_LIMIT:
                 kept[CUT] = CUT
                 break
             if not (isinstance(key, str) and key in _SECRET_KEYS):
-                kept[encodable(str(key))] = self.value(item, depth)
+                kept[encodable(str(key))] = self.value(inner, depth)
         return FrozenDict(kept)
 
     def leaf(self, value: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
-
+from ..names import glob_matches
 from .importing import public_module
 
 _ROOTS = ("builtins", "torch.nn.modules.module")
@@ -20,5 +19,9 @@ def _qualified(kind: type) -> str:
 
 
 def matches_type(pattern: str, kind: type) -> bool:
-    """Whether the case-sensitive glob names the class or one of its bases; `*` covers every class."""
-    return pattern == "*" or any(fnmatchcase(name, pattern) for name in type_names(kind))
+    """
+    Whether the glob (`shardlint.names.compile_glob`) names the class or one of its bases; `*` covers every class.
+
+    A glob without a dot is about the bare name, `acme.**.Stub` about the qualified one.
+    """
+    return pattern == "*" or any(glob_matches(pattern, name) for name in type_names(kind))

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class _Unknown:
-    """What a version of torch (or of a framework) does not tell. False, and equal to nothing but itself."""
+    """What a version of torch (or of a framework) does not say. False, and equal to nothing but itself."""
 
     def __bool__(self) -> bool:
         return False
@@ -63,7 +63,7 @@ def enum_name(value: Any) -> str | None:
 def ints(value: Any) -> tuple[int, ...] | None:
     """A shape, coordinate or list of ranks as a tuple of integers; None when it is none."""
     try:
-        return tuple(int(item) for item in value)
+        return tuple(int(number) for number in value)
     except Exception:  # symbolic sizes, None, strangers
         return None
 

@@ -23,7 +23,9 @@ REVISIT_LIMIT = 250_000
 
 
 @frozen
-class _WrapperType:
+class WrapperType:
+    """A class of wrappers, the segment that it adds to names, and what kind of wrapper it is."""
+
     class_name: str
     segment: str
     kind: str
@@ -32,14 +34,14 @@ class _WrapperType:
 
 # `module` is a common name for a real child, so there the package of the class has to fit as well.
 _MODULE_WRAPPER_PACKAGES = ("torch", "apex", "megatron", "deepspeed", "fairscale")
-_WRAPPER_TYPES = (
-    _WrapperType("OffloadWrapper", "_checkpoint_wrapped_module", "activation-offload"),
-    _WrapperType("ActivationWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
-    _WrapperType("CheckpointWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
-    _WrapperType("OptimizedModule", "_orig_mod", "compile"),
-    _WrapperType("FullyShardedDataParallel", "_fsdp_wrapped_module", "fsdp1"),
-    _WrapperType("DistributedDataParallel", "module", "ddp", _MODULE_WRAPPER_PACKAGES),
-    _WrapperType("DataParallel", "module", "dp", _MODULE_WRAPPER_PACKAGES),
+WRAPPER_TYPES = (
+    WrapperType("OffloadWrapper", "_checkpoint_wrapped_module", "activation-offload"),
+    WrapperType("ActivationWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
+    WrapperType("CheckpointWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
+    WrapperType("OptimizedModule", "_orig_mod", "compile"),
+    WrapperType("FullyShardedDataParallel", "_fsdp_wrapped_module", "fsdp1"),
+    WrapperType("DistributedDataParallel", "module", "ddp", _MODULE_WRAPPER_PACKAGES),
+    WrapperType("DataParallel", "module", "dp", _MODULE_WRAPPER_PACKAGES),
 )
 
 
@@ -124,18 +126,13 @@ def smallest(names: list[str]) -> str:
     return names[0] if len(names) == 1 else min(names, key=natural_key)
 
 
-def joined(prefix: str, name: str) -> str:
-    """`prefix.name`, or `name` below the root."""
-    return f"{prefix}.{name}" if prefix else name
-
-
 def registry(module: Any, name: str) -> Mapping[Any, Any]:
     """One of a module's own registries (`_modules`, `_parameters`, `_buffers`), empty when there is none."""
     try:
-        found = object.__getattribute__(module, "__dict__").get(name)
+        members = object.__getattribute__(module, "__dict__").get(name)
     except AttributeError:
         return {}
-    return found if hasattr(found, "items") else {}
+    return members if hasattr(members, "items") else {}
 
 
 def text(key: Any) -> str:
@@ -147,7 +144,7 @@ def text(key: Any) -> str:
 def wrapper_segment(kind: type) -> tuple[str, str] | None:
     """`(segment, wrapper kind)` when `kind` is a wrapper class or a subclass of one, else None."""
     for base in kind.__mro__:
-        for known in _WRAPPER_TYPES:
+        for known in WRAPPER_TYPES:
             package = base.__module__.partition(".")[0]
             if base.__name__ == known.class_name and (not known.packages or package in known.packages):
                 return known.segment, known.kind
@@ -160,13 +157,13 @@ def walk(model: Any) -> Walk:
 
 
 class _Walker:
-    """The state of one walk: an explicit stack, so that depth is no limit, and the path, so that cycles end."""
+    """The state of one walk: an explicit stack, so that depth is not limited, and the path, so that cycles end."""
 
     def __init__(self, model: Any) -> None:
         self.walk = Walk(model=model, root=model)
         self.modules = self.walk._modules_by_id
         self.tensors = self.walk._tensors_by_id
-        self.plain: set[type] = set()  # classes that are no wrappers
+        self.plain: set[type] = set()  # classes that are not wrappers
         self.path: set[int] = set()
         self.stack: list[tuple[WalkedModule, str, Iterator[tuple[Any, Any]]]] = []
         self.revisits = 0
@@ -192,7 +189,7 @@ class _Walker:
                 self.path.discard(id(record.module))
         self.walk.modules = list(self.modules.values())
         self.walk.tensors = list(self.tensors.values())
-        self.walk.cut = sorted((item.fqn for item in self.cut.values()), key=natural_key)
+        self.walk.cut = sorted((walked.fqn for walked in self.cut.values()), key=natural_key)
         self._unwrap_root()
         return self.walk
 
@@ -203,7 +200,7 @@ class _Walker:
             try:
                 values = object.__getattribute__(module, "__dict__")
             except AttributeError:
-                return  # what stands in the registry is no module
+                return  # what stands in the registry is not a module
             record = self.modules[number] = WalkedModule(module, name, values)
             if type(module) not in self.plain:
                 self._mark_wrapper(record)

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..analysis.wrapper_names import base_name
 from ..facts import ModelFacts
+from ..introspect.walk import wrapper_segment
 from .loader import PlannedTarget
 from .planner import LiveModel
-
-_WRAPPERS = {
-    "OptimizedModule": "_orig_mod",
-    "DistributedDataParallel": "module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-}
-_PEFT_PREFIXES = ("base_model.model.", "base_model.")
-_ADAPTER_PARTS = frozenset(
-    {"lora_A", "lora_B", "lora_embedding_A", "lora_embedding_B", "lora_magnitude_vector", "modules_to_save"}
-)
 
 
 def unwrapped(model: Any) -> Any:
     """Return the innermost model that wrappers of known type and PEFT adapters hold."""
     while True:
-        attribute = _WRAPPERS.get(type(model).__name__)
-        if attribute is None and type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
+        known = wrapper_segment(type(model))
+        if known is None and type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
             return unwrapped(model.get_base_model())
-        inner = getattr(model, attribute, None) if attribute else None
+        inner = getattr(model, known[0], None) if known else None
         if inner is None:
             return model
         model = inner
@@ -42,7 +34,7 @@ def from_model_facts(facts: ModelFacts, *, adapted: bool = False) -> LiveModel:
     unsaved: set[str] = set()
     for tensor in facts.tensors:
         for alias in tensor.aliases:
-            name = _base_name(alias) if adapted else alias
+            name = base_name(alias) if adapted else alias
             if name is None:
                 continue
             if tensor.in_state_dict:
@@ -50,16 +42,6 @@ def from_model_facts(facts: ModelFacts, *, adapted: bool = False) -> LiveModel:
             else:
                 unsaved.add(name)
     return LiveModel(tensors=tensors, unsaved_buffers=frozenset(unsaved), architecture=facts.qualified_type)
-
-
-def _base_name(alias: str) -> str | None:
-    parts = alias.split(".")
-    if _ADAPTER_PARTS.intersection(parts):
-        return None
-    prefix = next((prefix for prefix in _PEFT_PREFIXES if alias.startswith(prefix)), "")
-    return ".".join(
-        part for part in alias.removeprefix(prefix).split(".") if part not in ("base_layer", "original_module")
-    )
 
 
 def from_meta_model(model: Any) -> LiveModel:

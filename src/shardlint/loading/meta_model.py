@@ -11,7 +11,9 @@ from typing import Any
 
 from attrs import frozen
 
+from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..facts import CheckpointFacts, FrozenDict, thaw
+from ..names import first_line
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
 from .transformers_loader import version
@@ -74,7 +76,7 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
 
 
 def _not_built(error: Exception) -> PlanUnknownError:
-    text = (str(error).splitlines() or [""])[0][:200]
+    text = first_line(error)
     return PlanUnknownError(f"the architecture of config.json cannot be built: {type(error).__name__}: {text}")
 
 
@@ -220,7 +222,7 @@ def _bounded() -> Iterator[None]:
 
 def _quantizer(stored: FrozenDict | None, config: Any, model: Any, dtype: Any) -> Any:
     """Return the quantiser that loads the checkpoint into `model`, after it swapped the modules that it swaps."""
-    settings = quantization_settings(stored)
+    settings = quantisation_settings(stored, LOADED_QUANTISATION)
     if settings is None:
         return None
     quantizer = make_quantizer(settings)
@@ -228,15 +230,6 @@ def _quantizer(stored: FrozenDict | None, config: Any, model: Any, dtype: Any) -
     quantizer.validate_environment(device_map=None, weights_only=True)
     quantizer.preprocess_model(model=model, dtype=dtype, device_map=None, checkpoint_files=[], use_kernels=False)
     return quantizer
-
-
-def quantization_settings(config: FrozenDict | None) -> Mapping[str, Any] | None:
-    """Return the quantisation settings of a configuration, also those of its text part; None when it has none."""
-    for place in (config, config.get("text_config") if config else None):
-        found = place.get("quantization_config") if isinstance(place, Mapping) else None
-        if isinstance(found, Mapping) and found:
-            return found
-    return None
 
 
 def make_quantizer(settings: Mapping[str, Any]) -> Any:

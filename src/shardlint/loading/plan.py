@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
+from ..analysis.contract_globs import Exclusions
 from ..checkpoint.byte_compare import ByteComparer
-from ..facts import CheckpointFacts, ContractFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
+from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
-from .dcp_loader import DcpLoader
-from .identity_loader import IdentityLoader
-from .live_names import from_meta_model, from_model_facts, is_adapted, unwrapped
+from .live_names import from_meta_model
+from .load import ModelLoad, nested_plan
 from .loader import ConfigRefusedError, Loader, PlanUnknownError
-from .planner import Exclusions, LiveModel, make_plan
-from .stages import in_stored_keys, load_stages, staged_checkpoint
+from .planner import make_plan
 
-__all__ = ["ConfigRefusedError", "Exclusions", "PlanUnknownError", "collect_plan", "exclusions_of", "nested_plan"]
+__all__ = ["ConfigRefusedError", "PlanUnknownError", "collect_plan", "nested_plan"]
 
 
 def collect_plan(
@@ -43,17 +40,17 @@ def collect_plan(
         return _from_config(checkpoint, exclusions, renames)
     if model_facts is None:
         raise PlanUnknownError("the facts of the model were not collected")
-    live = from_model_facts(model_facts, adapted=is_adapted(model))
+    load = ModelLoad.of(model, model_facts, renames, exclusions)
     if checkpoint.format == "dcp":
-        return nested_plan(checkpoint, live, exclusions, renames)
-    base = unwrapped(model)
-    stages = load_stages(base, pretrained=is_pretrained(base), renames=renames)
-    rules = _live_rules(base, checkpoint, renames, stages.last)
-    if not stages.before:
-        return _with_ties_compared(make_plan(rules, live, checkpoint, exclusions), checkpoint)
-    found = staged_checkpoint(checkpoint, stages.before, base, _on_meta)
-    plan = in_stored_keys(make_plan(rules, live, found.checkpoint, exclusions), found, checkpoint, exclusions)
-    return _with_ties_compared(plan, checkpoint)
+        return load.nested_plan(checkpoint)
+    return _with_ties_compared(load.follow(checkpoint, _on_meta, _transformers_loader).stored_plan, checkpoint)
+
+
+def _transformers_loader(model: Any, *, tensors: Mapping[str, Any] | None, **settings: Any) -> Loader:
+    """The loader that follows shapes, for which it needs no tensors."""
+    from .transformers_loader import TransformersLoader
+
+    return TransformersLoader(model, **settings)
 
 
 def _on_meta(entry: EntryFacts) -> Any:
@@ -84,43 +81,11 @@ def _compared(
     return evolve(tie, equal=True if first is second else comparer.equal(first, second))
 
 
-def exclusions_of(contract: ContractFacts | None) -> Exclusions:
-    """Return what the contract declares as intended: globs (case-sensitive `fnmatch`) of tensors and of stored keys."""
-    if contract is None:
-        return Exclusions()
-    return Exclusions(
-        tensors=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.training_only_targets),
-        keys=tuple((glob, re.compile(fnmatch.translate(glob))) for glob in contract.inference_only_sources),
-    )
-
-
 def _require_headers(checkpoint: CheckpointFacts) -> None:
     if checkpoint.format not in ("safetensors", "safetensors-sharded", "dcp"):
         raise PlanUnknownError(f"a checkpoint of format {checkpoint.format} is not planned")
     if not checkpoint.entries:
         raise PlanUnknownError("no tensor of the checkpoint could be read")
-
-
-def nested_plan(
-    checkpoint: CheckpointFacts,
-    live: LiveModel,
-    exclusions: Exclusions | None,
-    renames: Sequence[tuple[str, str]],
-) -> PlanFacts:
-    """
-    Plan loading a folder of torch.distributed.checkpoint, which may hold more than the model.
-
-    Raises `PlanUnknownError` for a renaming that cannot be used.
-    """
-    rules = DcpLoader(checkpoint.parts, renames)
-    plan = make_plan(rules, live, checkpoint, exclusions)
-    leftovers = [
-        evolve(leftover, reason="other-state")
-        if leftover.reason == "unexpected" and rules.is_beside(leftover.key)
-        else leftover
-        for leftover in plan.leftovers
-    ]
-    return evolve(plan, leftovers=tuple(leftovers))
 
 
 def _from_config(
@@ -135,41 +100,3 @@ def _from_config(
     rules = TransformersLoader(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
     return _with_ties_compared(plan, checkpoint)
-
-
-def _live_rules(
-    model: Any, checkpoint: CheckpointFacts, renames: Sequence[tuple[str, str]], stage: Sequence[Any] | None
-) -> Loader:
-    if not is_pretrained(model):
-        return IdentityLoader(renames)
-    from .transformers_loader import TransformersLoader
-
-    return TransformersLoader(model, quantizer=live_quantizer(model, checkpoint), renames=renames, stage=stage)
-
-
-def is_pretrained(model: Any) -> bool:
-    """Whether the model is one of Transformers', without importing Transformers."""
-    return any(
-        f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
-    )
-
-
-def _holds_codes(model: Any) -> bool:
-    """Whether the model has GPTQ's or AWQ's codes, which are loaded by their plain names, whoever loads them."""
-    return any(
-        name.endswith(".qweight") for tensors in (model.named_buffers, model.named_parameters) for name, _ in tensors()
-    )
-
-
-def live_quantizer(model: Any, checkpoint: CheckpointFacts) -> Any:
-    """Return the quantiser that loaded the live model; for one that was dequantised while loading, its like."""
-    from .meta_model import dequantizer, quantization_settings
-    from .transformers_loader import guarded
-
-    quantizer = getattr(model, "hf_quantizer", None)
-    if quantizer is not None:
-        return quantizer
-    settings = quantization_settings(checkpoint.config)
-    if settings is None or _holds_codes(model):
-        return None
-    return guarded("planning a dequantising load", lambda: dequantizer(settings))

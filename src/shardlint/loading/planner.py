@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import (
     CheckpointFacts,
     EntryFacts,
@@ -25,14 +26,6 @@ from .remarks import INTEGERS, integer_cast, numbering, odd_shapes
 _CODED = INTEGERS | {"F4"}
 """Stored dtypes that are looked at one by one: integers cast into numbers, pairs whose shape in torch is another."""
 _DERIVED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|position_ids|attn\.masked_bias)$")
-
-
-@frozen(kw_only=True)
-class Exclusions:
-    """Names that are not expected to match: globs of live tensors and of stored keys, as compiled expressions."""
-
-    tensors: tuple[tuple[str, re.Pattern[str]], ...] = ()
-    keys: tuple[tuple[str, re.Pattern[str]], ...] = ()
 
 
 @frozen(kw_only=True)
@@ -189,7 +182,7 @@ class _Planner:
         reason, pattern = "unexpected", ""
         if found := _first(ignored, name):
             reason, pattern = "ignored", found
-        elif found := _first(self.exclusions.keys, entry.key):
+        elif found := self.exclusions.of_key(entry.key):
             reason, pattern = "excluded", found
         elif name in self.live.unsaved_buffers:
             reason = "non-persistent"
@@ -337,7 +330,7 @@ class _Planner:
             status, pattern = "missing", ""
             if found := _first(ignored, name):
                 status, pattern = "missing-ignored", found
-            elif found := _first(self.exclusions.tensors, name):
+            elif found := self.exclusions.of_tensor(name):
                 status, pattern = "missing-excluded", found
             self.tensors[name] = TensorPlan(
                 name=name, status=status, shape=tensor.shape, dtype=tensor.dtype, reason=pattern
@@ -361,4 +354,4 @@ def _combined(patterns: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def _first(patterns: Sequence[tuple[str, re.Pattern[str]]], name: str) -> str:
-    return next((text for text, pattern in patterns if pattern.search(name)), "")  # globs are anchored by themselves
+    return next((text for text, pattern in patterns if pattern.search(name)), "")

@@ -15,6 +15,7 @@ from typing import Any
 from attrs import frozen
 
 from ..introspect.attributes import own
+from ..names import first_line
 from .loader import PlanUnknownError
 
 STAGES = "_weight_conversion_stages"
@@ -156,7 +157,7 @@ def _converted(group: Any, name: str, model: Any, operations: Sequence[str]) -> 
     try:
         result = group.convert(name, model=model, config=getattr(model, "config", None))
     except Exception as error:  # whatever a conversion raises, refusals to be followed without values included
-        text = (str(error).splitlines() or [""])[0][:200]
+        text = first_line(error)
         raise PlanUnknownError(f"the recorded conversion of {name} by {' and '.join(operations)}: {text}") from error
     return {target: value[0] if isinstance(value, list) else value for target, value in result.items()}
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from attrs import evolve, frozen
 
+from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, EntryFacts, LeftoverKey, PlanFacts, TensorPlan
 from ..facts.checkpoint import TORCH_DTYPES
 from .loader import PlanUnknownError
-from .planner import Exclusions
 from .recorded_conversions import Derived, recorded_list, recorded_stages, run_stage
 
 _FORMATS = {name: found for found, name in reversed(TORCH_DTYPES.items())}
@@ -105,18 +104,21 @@ def in_stored_keys(
 ) -> PlanFacts:
     """The plan of the checkpoint behind its stages, told in the keys that are stored."""
     stored = {entry.key: entry for entry in checkpoint.entries}
-    globs = exclusions.keys if exclusions else ()
+    exclusions = exclusions or Exclusions()
     leftovers = tuple(
-        _leftover(leftover, stored[key], globs) for leftover in plan.leftovers for key in found.made[leftover.key].keys
+        _leftover(leftover, stored[key], exclusions)
+        for leftover in plan.leftovers
+        for key in found.made[leftover.key].keys
     )
     tensors = tuple(_in_stored_keys(tensor, found.made) for tensor in plan.tensors)
     return evolve(plan, tensors=tensors, leftovers=leftovers)
 
 
-def _leftover(item: LeftoverKey, entry: EntryFacts, globs: Sequence[tuple[str, re.Pattern[str]]]) -> LeftoverKey:
-    found = evolve(item, key=entry.key, file=entry.file, dtype=entry.dtype, shape=entry.shape)
-    glob = next((text for text, pattern in globs if pattern.match(entry.key)), None)
-    return found if glob is None or found.reason != "unexpected" else evolve(found, reason="excluded", pattern=glob)
+def _leftover(leftover: LeftoverKey, entry: EntryFacts, exclusions: Exclusions) -> LeftoverKey:
+    stored = evolve(leftover, key=entry.key, file=entry.file, dtype=entry.dtype, shape=entry.shape)
+    if stored.reason != "unexpected" or not (glob := exclusions.of_key(entry.key)):
+        return stored
+    return evolve(stored, reason="excluded", pattern=glob)
 
 
 def _in_stored_keys(tensor: TensorPlan, made: Mapping[str, Derived]) -> TensorPlan:

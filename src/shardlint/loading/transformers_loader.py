@@ -12,8 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..analysis.wrapper_names import without_wrappers
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
+from ..names import first_line
 from .loader import Converted, Ignored, LoadRecipe, PlannedTarget, PlanUnknownError, Routes
 from .recorded_conversions import pristine, recorded_list, signature
 
@@ -39,7 +41,7 @@ def guarded(what: str, call: Callable[[], Any]) -> Any:
     except PlanUnknownError:
         raise
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0][:200]
+        text = first_line(error)
         raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
 
 
@@ -171,7 +173,7 @@ class TransformersLoader:
         try:
             return self._convert(name, conversion, parts, dtype)
         except Exception as error:
-            text = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            text = first_line(error, kind=True)
             if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
                 return Converted({name: None}, "")  # it needs values: no defect of the checkpoint
             return Converted({}, text)
@@ -208,7 +210,7 @@ class TransformersLoader:
 
     def ties(self) -> Mapping[str, str]:
         found = guarded("reading the ties", self._declared_ties)
-        return {_without_wrappers(name): _without_wrappers(source) for name, source in found.items()}
+        return {without_wrappers(name): without_wrappers(source) for name, source in found.items()}
 
     def _declared_ties(self) -> dict[str, str]:
         # After loading, the attribute lacks the pairs that were stored with different values: ask the class as well.
@@ -221,7 +223,7 @@ class TransformersLoader:
         asked = self._quantizer.param_needs_quantization
         names = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
         found = guarded("asking what is quantised", lambda: [name for name in names if asked(self._model, name)])
-        return frozenset(_without_wrappers(name) for name in found)
+        return frozenset(without_wrappers(name) for name in found)
 
     def ignored(self) -> Ignored:
         return Ignored(*guarded("reading the ignore lists", self._ignore_lists))
@@ -304,7 +306,7 @@ def _scoped(mapping: list[Any]) -> list[Any]:
     """The same conversions, their scopes without the names of wrappers."""
     for transform in mapping:
         if transform.scope_prefix:
-            transform.scope_prefix = _without_wrappers(transform.scope_prefix)
+            transform.scope_prefix = without_wrappers(transform.scope_prefix)
     return mapping
 
 
@@ -314,11 +316,6 @@ def _recipe(converter: Any) -> tuple[Any, ...]:
 
     operations = tuple(settings(operation) for operation in converter.operations)
     return tuple(converter.source_patterns), tuple(converter.target_patterns), operations
-
-
-def _without_wrappers(name: str) -> str:
-    wrappers = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-    return ".".join(part for part in name.split(".") if part not in wrappers)
 
 
 def _describe(quantizer: Any) -> str:

@@ -35,8 +35,8 @@ def normalized(name: str) -> str:
 
 def installed_sources(entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[PackSource]:
     """The packs among `entry_points` (of every installed distribution when None), ordered by pack and distribution."""
-    found = list(_entry_points() if entry_points is None else entry_points)
-    sources = [_installed(entry) for entry in found if entry.group == ENTRY_POINT_GROUP]
+    entries = list(_entry_points() if entry_points is None else entry_points)
+    sources = [_installed(entry) for entry in entries if entry.group == ENTRY_POINT_GROUP]
     return sorted(sources, key=lambda source: (source.origin.pack, source.origin.dist, source.location))
 
 
@@ -89,7 +89,7 @@ def _parsed(dist: metadata.Distribution, text: str) -> Iterator[metadata.EntryPo
 
 
 def _installed(entry: metadata.EntryPoint) -> PackSource:
-    about = entry.dist.metadata if entry.dist else None  # parsed anew at every access
+    about = entry.dist.metadata if entry.dist else None  # parsed again at every access
     origin = PackOrigin(
         pack=entry.name,
         dist=(about["Name"] or "unnamed distribution") if about else "",
@@ -110,7 +110,7 @@ def _issues_url(project_urls: Iterable[str]) -> str:
 
 def root_of(module_name: str) -> str:
     """
-    The folder or file that holds the code of `module_name`: its topmost package that is no namespace package.
+    The folder or file that holds the code of `module_name`: its topmost package that is not a namespace package.
 
     Runs no code but finders; an empty string when nothing is found.
     """
@@ -163,6 +163,6 @@ def _digest(path: Path) -> str:
 
 
 def _forget(name: str) -> None:
-    """Drop a local pack's modules, so that an edited pack is read anew and a failed one leaves nothing behind."""
+    """Drop a local pack's modules, so that an edited pack is read again and a failed one leaves nothing behind."""
     for module in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
         del sys.modules[module]

@@ -64,7 +64,7 @@ class ShardlintSpec:
         Return the contract for the model that `query` describes, or None.
 
         Called once with each key: first `config.model_type`, then each of `config.architectures`. The first
-        contract that any pack returns wins. Returning anything else is a finding (D102), not a shrug.
+        contract that any pack returns wins. Returning anything else is a finding (D102).
         """
         raise NotImplementedError
 

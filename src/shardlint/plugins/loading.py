@@ -181,7 +181,9 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
             raise PackFault(f"{name}() is a hook wrapper; shardlint calls every implementation by itself")
         function = getattr(plugin, name, None)
         if not impls and inspect.isroutine(function):
-            raise PackFault(f"{name}() is not marked with @shardlint.hookimpl, so it is no hook", _frame_of(function))
+            raise PackFault(
+                f"{name}() is not marked with @shardlint.hookimpl, so it is not a hook", _frame_of(function)
+            )
 
 
 def _pending(manager: pluggy.PluginManager) -> object:
@@ -196,7 +198,7 @@ def _check_identity(info: PackInfo, pack: LoadedPack, frame: str) -> None:
         if not isinstance(value, str):
             raise PackFault(f"PackInfo.{name} must be a string, got {value!r}", frame)
     if not _PACK_NAME.match(info.name):
-        raise PackFault(f"PackInfo.name {info.name!r} is no name: letters, digits, '.', '_' and '-' make one", frame)
+        raise PackFault(f"PackInfo.name {info.name!r} is not a name: letters, digits, '.', '_' and '-' make one", frame)
     if pack.source.local:
         pack.origin = evolve(pack.origin, pack=info.name)
     elif info.name != pack.origin.pack:
@@ -235,32 +237,37 @@ def _rules(manager: pluggy.PluginManager, origin: PackOrigin, prefix: str) -> It
             yield RegisteredRule(rule_class=fromkey, **origin_fields(origin))
 
 
-def _check_rule(item: object, origin: PackOrigin, prefix: str, frame: str) -> None:
-    if not (inspect.isclass(item) and issubclass(item, Rule)):
-        got = f"the instance {item!r}" if isinstance(item, Rule) else repr(item)
+def _check_rule(candidate: object, origin: PackOrigin, prefix: str, frame: str) -> None:
+    if not (inspect.isclass(candidate) and issubclass(candidate, Rule)):
+        got = f"the instance {candidate!r}" if isinstance(candidate, Rule) else repr(candidate)
         raise PackFault(f"shardlint_rules() must return subclasses of shardlint.Rule, it returned {got}", frame)
-    if "page" not in vars(item):
-        raise PackFault(f"{item.__qualname__} is a base for rules (abstract=True), not a rule", frame)
+    if "page" not in vars(candidate):
+        raise PackFault(f"{candidate.__qualname__} is a base for rules (abstract=True), not a rule", frame)
     if is_builtin(origin) and not prefix:
-        good, wanted = item.code[:1] in "DV" and item.code.startswith(item.phase.value[:1]), "begin with its phase"
+        good = candidate.code[:1] in "DV" and candidate.code.startswith(candidate.phase.value[:1])
+        wanted = "begin with its phase"
     else:
-        good, wanted = item.code[:-3] == prefix, f"be its prefix {prefix} and three digits"
+        good, wanted = candidate.code[:-3] == prefix, f"be its prefix {prefix} and three digits"
     if not good:
-        raise PackFault(f"the code of rule {item.code} {item.name} must {wanted}", frame)
-    if item.phase is Phase.ENGINE:
-        raise PackFault(f"rule {item.code} {item.name} is of phase ENGINE, which is for shardlint itself", frame)
+        raise PackFault(f"the code of rule {candidate.code} {candidate.name} must {wanted}", frame)
+    if candidate.phase is Phase.ENGINE:
+        raise PackFault(
+            f"rule {candidate.code} {candidate.name} is of phase ENGINE, which is for shardlint itself", frame
+        )
 
 
 def _collectors(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[RegisteredCollector]:
     for result, frame in _call(manager, "shardlint_collectors"):
-        for item in _items(result, "shardlint_collectors()", "collectors", frame):
-            name, section = getattr(item, "name", None), getattr(item, "section", None)
+        for collector in _items(result, "shardlint_collectors()", "collectors", frame):
+            name, section = getattr(collector, "name", None), getattr(collector, "section", None)
             section = section.value if isinstance(section, Section) else section
             known = [member.value for member in Section]
-            if not isinstance(name, str) or section not in known or not callable(getattr(item, "collect", None)):
+            if not isinstance(name, str) or section not in known or not callable(getattr(collector, "collect", None)):
                 wanted = f"a name, a section (one of {', '.join(known)}) and a method collect()"
-                raise PackFault(f"a collector needs {wanted}; {item!r} has name {name!r}, section {section!r}", frame)
-            yield RegisteredCollector(name=name, section=str(section), collector=item, **origin_fields(origin))
+                raise PackFault(
+                    f"a collector needs {wanted}; {collector!r} has name {name!r}, section {section!r}", frame
+                )
+            yield RegisteredCollector(name=name, section=str(section), collector=collector, **origin_fields(origin))
 
 
 def _reporters(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[RegisteredReporter]:

@@ -140,7 +140,7 @@ class Registry:
     def rule(self, code_or_name: str) -> RegisteredRule | None:
         """The rule with that exact code (in any case) or name, None when there is none."""
         wanted = code_or_name.strip()
-        matching = (item for item in self.rules if wanted.upper() == item.code or wanted.lower() == item.name)
+        matching = (rule for rule in self.rules if wanted.upper() == rule.code or wanted.lower() == rule.name)
         return next(matching, None)
 
     def failures(self) -> tuple[str, ...]:
@@ -184,4 +184,4 @@ def _answer(origin: PackOrigin, **parts: Any) -> ContractAnswer:
 
 def origin_fields(origin: PackOrigin) -> dict[str, Any]:
     """The fields of an `PackOrigin` (or of something that has one), to build another of its kind."""
-    return {item.name: getattr(origin, item.name) for item in fields(PackOrigin)}
+    return {attribute.name: getattr(origin, attribute.name) for attribute in fields(PackOrigin)}

@@ -18,7 +18,8 @@ from attrs import evolve, frozen
 from ..facts import Facts, RankDifference, RanksFacts
 from ..facts.sharding import EXPERT, OwnershipFacts, ShardingFacts, placement_texts
 from ..names import natural_key, ranges
-from .store import Ask, RankPlace, converse
+from .converse import Ask, converse
+from .store import RankPlace
 
 BUCKETS = 16
 CLASSES = 16

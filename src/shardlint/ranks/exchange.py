@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 
 import msgspec
@@ -22,13 +22,12 @@ from .store import JobError, RankPlace, expect_no_more, joined_place
 
 BEAT_SECONDS = 2.0
 WAIT_SECONDS = 0.1
-CHUNK_BYTES = 4 << 20
 ENDING_SECONDS = 10.0
 # A rank that beats without a step forward for so many time limits hangs: one long step is no failure.
 STANDSTILL = 5
 
 _CALLS = itertools.count(1)
-_read_by_all: list[str] = []
+_read_by_all: list[tuple[RankPlace, str]] = []
 
 
 class RankError(RuntimeError):
@@ -64,12 +63,31 @@ class _Watch:
         return moved
 
 
+class _Attention:
+    """The patience for ranks that owe something: for as long as they beat and get on, and none has failed."""
+
+    def __init__(self, exchange: Exchange, ranks: Iterable[int]) -> None:
+        self._exchange = exchange
+        started = time.monotonic()
+        self._watches = {rank: _Watch(started) for rank in ranks}
+        self._checked = 0.0
+
+    def until(self, rank: int) -> float:
+        return time.monotonic() + WAIT_SECONDS
+
+    def given_up(self, rank: int, owed: Mapping[int, str]) -> None:
+        self._exchange.raise_told()
+        if time.monotonic() - self._checked > min(BEAT_SECONDS, self._exchange.limit / 4):
+            self._exchange.look_after({rank: self._watches[rank] for rank in self._exchange.absent(owed)})
+            self._checked = time.monotonic()
+
+
 class Exchange:
     """
     One conversation of all ranks. A context manager; without a job it talks to itself.
 
     `limit` is how many seconds a rank may be silent; once `stop` says that the run is to end, it is at most
-    `ENDING_SECONDS`, for what ends a job waits no longer. `sent` counts the bytes that this rank sent.
+    `ENDING_SECONDS`, for what ends a job waits no longer.
     """
 
     def __init__(self, *, limit: float = 60.0, name: str = "weights", stop: Callable[[], bool] | None = None) -> None:
@@ -87,7 +105,6 @@ class Exchange:
         self._steps = itertools.count(1)
         self._step = 0
         self._done = threading.Event()
-        self.sent = 0
 
     def __enter__(self) -> Exchange:
         if self._place is not None:
@@ -105,10 +122,15 @@ class Exchange:
         expect_no_more(rank, str(error))
         text = str(error) if isinstance(error, RankError) else f"rank {rank}: {type(error).__name__}: {error}"
         with contextlib.suppress(Exception):  # the store may be what failed, and the error itself must get out
-            self._place.put(f"{self._prefix}/failed", msgspec.json.encode((rank, text[:2000])))
+            self._place.put(self._key("failed"), msgspec.json.encode((rank, text[:2000])))
 
     @property
-    def _limit(self) -> float:
+    def sent(self) -> int:
+        """How many bytes this rank sent, beats aside."""
+        return 0 if self._place is None else self._place.sent
+
+    @property
+    def limit(self) -> float:
         ending = self._stop is not None and self._stop()
         return min(self._longest, ENDING_SECONDS) if ending else self._longest
 
@@ -126,7 +148,7 @@ class Exchange:
                 return
 
     def _set_beat(self, place: RankPlace, count: int) -> None:
-        place.store.set(f"{self._prefix}/beat/{self.rank}", f"{count} {self._step}")
+        place.put(self._key(f"beat/{self.rank}"), f"{count} {self._step}".encode(), counted=False)
 
     def gather(self, blob: bytes) -> list[bytes]:
         """Send `blob` to rank 0. Returns all ranks' blobs there, an empty list elsewhere. Raises `RankError`."""
@@ -135,8 +157,9 @@ class Exchange:
             self._put(f"{turn}/{self.rank}", blob)
             return []
         others = self._take({rank: f"{turn}/{rank}" for rank in range(1, self.world_size)})
-        self._forget(_read_by_all)  # everybody has come to this call, so nobody reads those of an earlier one
-        _read_by_all.clear()
+        while _read_by_all:  # everybody has come to this call, so nobody reads those of an earlier one
+            place, key = _read_by_all.pop()
+            place.forget(key)
         return [blob, *others.values()]
 
     def scatter(self, blobs: list[bytes]) -> bytes:
@@ -153,92 +176,72 @@ class Exchange:
         turn = self._next_turn()
         if self.rank:
             return self._take({0: f"{turn}/all"}, keep=True)[0]
-        _read_by_all.extend(self._put(f"{turn}/all", blob))
+        self._put(f"{turn}/all", blob)
+        if self._place is not None:
+            _read_by_all.append((self._place, self._key(f"{turn}/all")))
         return blob
 
     def _next_turn(self) -> int:
         self.step()
-        self._raise_told()
+        self.raise_told()
         return next(self._rounds)
 
-    def _put(self, key: str, blob: bytes) -> list[str]:
-        """Publish a blob in chunks; returns the keys."""
-        if self._place is None:
-            return []
-        keys = []
-        for number, at in enumerate(range(0, len(blob), CHUNK_BYTES)):
-            keys.append(f"{self._prefix}/{key}/{number}")
-            self._place.store.set(keys[-1], blob[at : at + CHUNK_BYTES])
-        self._place.store.set(f"{self._prefix}/{key}", str(len(keys)))
-        self.sent += len(blob)
-        return [*keys, f"{self._prefix}/{key}"]
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def _put(self, key: str, blob: bytes) -> None:
+        if self._place is not None:
+            self._place.put(self._key(key), blob)
 
     def _take(self, wanted: dict[int, str], *, keep: bool = False) -> dict[int, bytes]:
         """Wait for a blob of each rank, by rank; those that nobody else reads are freed unless `keep`."""
-        place = self._place
-        if place is None:
+        if self._place is None:
             return {}
-        self._await({rank: f"{self._prefix}/{key}" for rank, key in wanted.items()})
-        found = {}
-        for rank, key in wanted.items():
-            count = int(place.store.get(f"{self._prefix}/{key}"))
-            keys = [f"{self._prefix}/{key}/{number}" for number in range(count)]
-            found[rank] = b"".join(bytes(place.store.get(each)) for each in keys)
-            self._forget([] if keep else [*keys, f"{self._prefix}/{key}"])
-        return found
+        keys = {rank: self._key(key) for rank, key in wanted.items()}
+        with self._naming_ranks():
+            heard, _ = self._place.hear(keys, _Attention(self, keys))
+        for key in () if keep else keys.values():
+            self._place.forget(key)
+        return {rank: heard[rank] for rank in wanted}
 
-    def _forget(self, keys: list[str]) -> None:
-        for key in keys:
-            if self._place is not None:
-                with contextlib.suppress(Exception):  # not every store can delete
-                    self._place.store.delete_key(key)
+    def _came(self, key: str) -> bool:
+        """Whether a key is there."""
+        with self._naming_ranks():
+            return self._place is not None and self._place.has(key)
 
-    def _await(self, keys: dict[int, str]) -> None:
-        """Wait until all keys are there, with an eye on every rank that owes one."""
-        started = time.monotonic()
-        watches = {rank: _Watch(started) for rank in keys}
-        checked = 0.0
-        owed = dict(keys)
-        while owed:
-            rank, key = next(iter(owed.items()))
-            if self._came(key):
-                del owed[rank]
-                continue
-            self._raise_told()
-            if time.monotonic() - checked > min(BEAT_SECONDS, self._limit / 4):
-                owed = {rank: key for rank, key in owed.items() if not self._came(key, wait=False)}
-                self._look_after({rank: watches[rank] for rank in owed})
-                checked = time.monotonic()
-
-    def _came(self, key: str, *, wait: bool = True) -> bool:
-        """Whether a key is there, if need be after a short wait."""
-        assert self._place is not None
+    @contextlib.contextmanager
+    def _naming_ranks(self) -> Iterator[None]:
+        """Raise `RankError` for a store that is gone."""
         try:
-            return self._place.await_key(key, time.monotonic() + WAIT_SECONDS if wait else 0.0)
-        except Exception as error:
-            text = f"the store of the job is gone, so its host has died: {type(error).__name__}: {error}"
-            raise RankError(0, text[:500], self.world_size) from error
+            yield
+        except JobError as error:
+            rank, text = next(iter(error.causes.items()))
+            raise RankError(rank, text, self.world_size) from error
 
-    def _look_after(self, watches: dict[int, _Watch]) -> None:
+    def absent(self, owed: Mapping[int, str]) -> list[int]:
+        """The ranks whose keys have not come yet."""
+        return [rank for rank, key in owed.items() if not self._came(key)]
+
+    def look_after(self, watches: Mapping[int, _Watch]) -> None:
         """Raise for the first rank that has been silent, or has stood still, for too long."""
         for rank, watch in watches.items():
             now = time.monotonic()
             if watch.hear(self._latest_beat(rank), now):
                 self.step()  # to wait for a rank that gets on is to get on
-            if now - watch.heard > self._limit:
-                text = f"rank {rank} has not been heard of for {self._limit:g} seconds"
+            if now - watch.heard > self.limit:
+                text = f"rank {rank} has not been heard of for {self.limit:g} seconds"
                 raise RankError(rank, text, self.world_size)
-            if now - watch.moved > STANDSTILL * self._limit:
-                text = f"rank {rank} is alive, but has not got on for {STANDSTILL * self._limit:g} seconds"
+            if now - watch.moved > STANDSTILL * self.limit:
+                text = f"rank {rank} is alive, but has not got on for {STANDSTILL * self.limit:g} seconds"
                 raise RankError(rank, text, self.world_size)
 
     def _latest_beat(self, rank: int) -> str:
-        key = f"{self._prefix}/beat/{rank}"
-        return self._place.take(key).decode() if self._place is not None and self._came(key, wait=False) else ""
+        key = self._key(f"beat/{rank}")
+        return self._place.take(key).decode() if self._place is not None and self._came(key) else ""
 
-    def _raise_told(self) -> None:
-        """Raise what another rank has told about a failure."""
-        key = f"{self._prefix}/failed"
-        if self._place is not None and self._came(key, wait=False):
+    def raise_told(self) -> None:
+        """Raise `RankError` for a failure that another rank has told."""
+        key = self._key("failed")
+        if self._place is not None and self._came(key):
             rank, text = msgspec.json.decode(self._place.take(key), type=tuple[int, str])
             raise RankError(rank, text, self.world_size)

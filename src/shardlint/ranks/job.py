@@ -20,7 +20,8 @@ from .merge_reports import RanksReport, decode_report, digest_source, encode_rep
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
-    from .store import Ask, RankPlace
+    from .converse import Ask
+    from .store import RankPlace
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others."""
@@ -67,7 +68,7 @@ class Job:
 
         Raises `JobError` when a rank failed, died or did not come in time.
         """
-        from .store import converse
+        from .converse import converse
 
         own = encode_report(report)
         digest = hashlib.blake2b(digest_source(report).encode(), digest_size=16).hexdigest()
@@ -87,7 +88,7 @@ class Job:
 
     def meet(self) -> None:
         """Return once every rank is here. Raises `JobError` as `agree` does."""
-        from .store import converse
+        from .converse import converse
 
         converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
 
@@ -140,7 +141,8 @@ def telling_others(timeout: float = DEFAULT_TIMEOUT) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        from .store import JobError, fail, place_in_job
+        from .converse import fail
+        from .store import JobError, place_in_job
 
         if timeout > 0 and not isinstance(error, JobError):
             with contextlib.suppress(Exception):  # the block's own error must get out, whatever the store does

@@ -7,14 +7,14 @@ Nothing here talks to other ranks; see `shardlint.ranks.store`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from attrs import evolve, frozen
 
 from ..engine.runner import Outcome, Status, sort_findings
 from ..engine.suppressions import SuppressedFinding
-from ..facts import FrozenDict, freeze, thaw
+from ..facts import FrozenDict
+from ..facts.codec import decode_hook, encode_hook
 from ..report.model import Report, verdict_of
 from ..rule import Finding
 
@@ -39,24 +39,12 @@ class RanksReport:
 
 def encode_report(report: Report) -> str:
     """The report as one line of JSON."""
-    return msgspec.json.encode(report, enc_hook=_enc_hook).decode()
+    return msgspec.json.encode(report, enc_hook=encode_hook).decode()
 
 
 def decode_report(text: str) -> Report:
     """The report that the JSON holds. Raises `msgspec.ValidationError` with the path of what is wrong."""
-    return msgspec.json.decode(text, type=Report, dec_hook=_dec_hook)
-
-
-def _enc_hook(value: object) -> Any:
-    if isinstance(value, FrozenDict):
-        return thaw(value)
-    raise NotImplementedError(f"cannot encode {type(value).__name__}")
-
-
-def _dec_hook(kind: type, value: object) -> Any:
-    if kind is FrozenDict:
-        return freeze(value)
-    raise NotImplementedError(f"cannot decode {kind.__name__}")
+    return msgspec.json.decode(text, type=Report, dec_hook=decode_hook)
 
 
 def digest_source(report: Report) -> str:

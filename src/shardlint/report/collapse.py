@@ -14,7 +14,7 @@ from ..names import collapse, collapse_exactly, natural_key, pattern_of
 from ..rule import Finding
 
 # A dotted name in running text. It may begin with a number (`0.weight`), but not inside a path or a file name.
-# It holds a part that is no number: `3.5` is none.
+# It holds a part that is not a number: `3.5` is none.
 _NAME = re.compile(r"(?<![\w./\\-])(?=(?:\d+\.)*[^\W\d])\w+(?:\.\w+)+")
 
 
@@ -49,10 +49,10 @@ def groups(findings: Sequence[Finding], *, collapse: bool = True) -> list[Findin
     return sorted(rows, key=lambda row: natural_key(row.first.subject))
 
 
-def _family(item: Finding) -> Any:
-    texts = (item.subject, item.message, item.owner or "", item.why, item.remediation)
+def _family(finding: Finding) -> Any:
+    texts = (finding.subject, finding.message, finding.owner or "", finding.why, finding.remediation)
     shape = tuple(_template(text) for text in texts)
-    return (shape, item.severity, item.kind, item.ranks, _value_template(item.evidence))
+    return (shape, finding.severity, finding.kind, finding.ranks, _value_template(finding.evidence))
 
 
 _pattern = functools.lru_cache(maxsize=4096)(pattern_of)  # subject, message and evidence repeat the name
@@ -68,19 +68,19 @@ def _value_template(value: Any) -> Any:
     if isinstance(value, str):
         return _template(value)
     if isinstance(value, FrozenDict):
-        return tuple((_template(key), _value_template(item)) for key, item in value.items())
+        return tuple((_template(key), _value_template(element)) for key, element in value.items())
     if isinstance(value, tuple):
-        return tuple(_value_template(item) for item in value)
+        return tuple(_value_template(element) for element in value)
     return (type(value).__name__, value)
 
 
 def _rows(family: Sequence[Finding]) -> Iterator[FindingGroup]:
     """The rows of findings that agree in all but numbers: one for every exact product of their subjects."""
     by_subject: dict[str, list[Finding]] = {}
-    for item in family:
-        by_subject.setdefault(item.subject, []).append(item)
+    for finding in family:
+        by_subject.setdefault(finding.subject, []).append(finding)
     for subject, names in collapse_exactly(by_subject):
-        members = [item for name in names for item in by_subject[name]]
+        members = [finding for name in names for finding in by_subject[name]]
         message = _joined([member.message for member in members])
         yield FindingGroup(tuple(members), subject, message, _joined_value([member.evidence for member in members]))
 
@@ -93,7 +93,7 @@ def _joined_value(values: Sequence[Any]) -> Any:
     if isinstance(first, FrozenDict):
         keys = zip(*(value.keys() for value in values), strict=True)
         items = zip(*(value.values() for value in values), strict=True)
-        return FrozenDict({_joined(key): _joined_value(item) for key, item in zip(keys, items, strict=True)})
+        return FrozenDict({_joined(key): _joined_value(parts) for key, parts in zip(keys, items, strict=True)})
     if isinstance(first, tuple):
         return tuple(_joined_value(items) for items in zip(*values, strict=True))
     return first

@@ -27,9 +27,11 @@ def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> Non
     stream.write(last_line(report, style, options))
 
 
-def finding_line(item: Finding, style: Style | None = None) -> str:
+def finding_line(finding: Finding, style: Style | None = None) -> str:
     """The line of one finding; names in it are made safe to show."""
     style = style or Style()
-    rule = style.paint(f"{item.code} {item.name}", "bold")
-    ranks = f" (ranks: {ranges(item.ranks)})" if item.ranks else ""
-    return f"{style.severity(item.severity)} {rule} {printable(item.subject)}: {printable(item.message)}{ranks}"
+    rule = style.paint(f"{finding.code} {finding.name}", "bold")
+    ranks = f" (ranks: {ranges(finding.ranks)})" if finding.ranks else ""
+    return (
+        f"{style.severity(finding.severity)} {rule} {printable(finding.subject)}: {printable(finding.message)}{ranks}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import diagnostic
-from ..facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts, Section
+from ..facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts
 from ..rule import Finding, SubjectKind
 
 if TYPE_CHECKING:
@@ -57,33 +57,20 @@ def _contract(contract: ContractFacts) -> dict[str, Any]:
     return {"source": contract.source, "replaces": contract.replaces or None}
 
 
-def coverage_of(facts: Facts) -> FrozenDict | None:
+def coverage_mapping(facts: Facts) -> FrozenDict | None:
     """
-    What became of every live and every stored key: by the load report, else by the load plan, else by the headers.
+    What became of every live and every stored key (`shardlint.analysis.coverage.coverage_of`), as plain values.
 
-    Without a checkpoint the status is NOT_LOADED, or the result None when there is no model either. With a checkpoint
-    that could be compared with nothing it is NOT_LOADED as well, and `reason` says why.
+    None without a model and without a checkpoint. A `reason` stands in it when there is a checkpoint that could be
+    compared with nothing.
     """
-    from ..analysis.coverage import (
-        Coverage,
-        CoverageStatus,
-        coverage,
-        planned_coverage,
-        retained_report,
-        stored_coverage,
-    )
-    from ..rule import NotEvaluated
+    from ..analysis.coverage import CoverageStatus, coverage_of
 
-    reported = coverage(facts)
-    if facts.checkpoint is None or (retained_report(facts) is not None and reported is not None):
-        return reported.as_mapping() if reported else None
-    try:
-        found = planned_coverage(facts) if facts.plan is not None else stored_coverage(facts)
-    except NotEvaluated as error:
-        reason = facts.why_absent(Section.PLAN) if facts.plan is None else str(error)
-        unknown = Coverage(status=CoverageStatus.NOT_LOADED, basis="plan")
-        return FrozenDict({**unknown.as_mapping(), "reason": reason})
-    return found.as_mapping()
+    if facts.model is None and facts.checkpoint is None:
+        return None
+    coverage = coverage_of(facts)
+    unknown = coverage.status is CoverageStatus.NOT_LOADED and facts.checkpoint is not None
+    return FrozenDict({**coverage.as_mapping(), **({"reason": coverage.reason} if unknown else {})})
 
 
 def collection_findings(facts: Facts) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""The report for programs: one JSON document, whose schema is shipped beside this module."""
+"""The report for programs: one JSON document, whose schema is shipped with this module."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, TextIO
 import msgspec
 
 from ..engine.runner import Outcome, Status
-from ..facts import FrozenDict, thaw
+from ..facts import FrozenDict
+from ..facts.codec import encode_hook
 from ..rule import Finding, Phase, Severity, SubjectKind
 from .model import Report, Verdict
 from .options import ReportOptions
@@ -112,8 +113,13 @@ def document(report: Report) -> JsonReport:
         metadata=report.metadata,
         findings=tuple(_finding(finding) for finding in report.findings),
         suppressed=tuple(
-            JsonSuppressed(finding=_finding(item.finding), reason=item.reason, source=item.source, expires=item.expires)
-            for item in report.suppressed
+            JsonSuppressed(
+                finding=_finding(suppressed.finding),
+                reason=suppressed.reason,
+                source=suppressed.source,
+                expires=suppressed.expires,
+            )
+            for suppressed in report.suppressed
         ),
         outcomes=tuple(_outcome(outcome) for outcome in report.outcomes),
         coverage=report.coverage,
@@ -124,13 +130,13 @@ def document(report: Report) -> JsonReport:
     )
 
 
-def _finding(item: Finding) -> JsonFinding:
-    return JsonFinding(**{name: getattr(item, name) for name in JsonFinding.__struct_fields__})
+def _finding(finding: Finding) -> JsonFinding:
+    return JsonFinding(**{name: getattr(finding, name) for name in JsonFinding.__struct_fields__})
 
 
-def _outcome(item: Outcome) -> JsonOutcome:
-    values = {name: getattr(item, name) for name in JsonOutcome.__struct_fields__}
-    return JsonOutcome(**values | {"lacks": tuple(section.value for section in item.lacks)})
+def _outcome(outcome: Outcome) -> JsonOutcome:
+    values = {name: getattr(outcome, name) for name in JsonOutcome.__struct_fields__}
+    return JsonOutcome(**values | {"lacks": tuple(section.value for section in outcome.lacks)})
 
 
 def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:
@@ -141,16 +147,10 @@ def write_json(report: Report, stream: TextIO, options: ReportOptions) -> None:
 def encode(value: Any) -> str:
     """Indented JSON of attrs classes, frozen dicts and plain values; lone surrogates are written as escapes."""
     try:
-        data = msgspec.json.encode(value, enc_hook=_enc_hook)
+        data = msgspec.json.encode(value, enc_hook=encode_hook)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_enc_hook)))
+        data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=encode_hook)))
     return msgspec.json.format(data, indent=2).decode()
-
-
-def _enc_hook(value: object) -> Any:
-    if isinstance(value, FrozenDict):
-        return thaw(value)
-    raise NotImplementedError(f"cannot encode {type(value).__name__}")
 
 
 def report_schema() -> dict[str, Any]:

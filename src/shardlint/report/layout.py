@@ -95,12 +95,12 @@ def plain(value: Any, most: int = MOST_ITEMS, empty: str = "none") -> str:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
-        return "{" + _some([f"{printable(key)}: {plain(item)}" for key, item in value.items()], most) + "}"
+        return "{" + _some([f"{printable(key)}: {plain(element)}" for key, element in value.items()], most) + "}"
     if isinstance(value, (list, tuple)):
         if not value:
             return empty
-        joined = _some([plain(item, empty=empty) for item in value], most)
-        numbers = all(isinstance(item, (int, float)) for item in value)
+        joined = _some([plain(element, empty=empty) for element in value], most)
+        numbers = all(isinstance(element, (int, float)) for element in value)
         return f"[{joined}]" if numbers else joined
     return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 

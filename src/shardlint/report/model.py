@@ -35,7 +35,7 @@ class Report:
     What a run found out. `fail_level` is None when no severity fails the run.
 
     `blocked_by` lists why the run cannot be trusted (crashed rules, failed packs, explicitly selected rules that were
-    not evaluated, heavy rules that did not look at everything); it is empty when it can.
+    not evaluated, heavy rules that did not check everything); it is empty when it can.
     """
 
     version: int = REPORT_VERSION

@@ -50,7 +50,7 @@ class OwnershipRow:
 
 def ownership_rows(sharding: ShardingFacts) -> list[OwnershipRow]:
     """The flat table, ordered by name."""
-    ordered = sorted(sharding.parameters, key=lambda item: (natural_key(item.fqn), item.owner))
+    ordered = sorted(sharding.parameters, key=lambda parameter: (natural_key(parameter.fqn), parameter.owner))
     return [_row(sharding, record) for record in ordered]
 
 

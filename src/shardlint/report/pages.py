@@ -77,16 +77,18 @@ def _plain(value: Any) -> Any:
         return str(value)
 
 
-def diagnostic_page(item: Diagnostic) -> RulePage:
+def diagnostic_page(diagnostic: Diagnostic) -> RulePage:
     """The page of one of the engine's own diagnostics."""
     return RulePage(
-        code=item.code,
-        name=item.name,
+        code=diagnostic.code,
+        name=diagnostic.name,
         phase=Phase.ENGINE,
-        severity=item.severity,
-        summary=item.does,
-        sections=FrozenDict({"What it does": item.does, "Why it is unsafe": item.why, "What to do": item.remedy}),
-        suppressible=item.suppressible,
+        severity=diagnostic.severity,
+        summary=diagnostic.does,
+        sections=FrozenDict(
+            {"What it does": diagnostic.does, "Why it is unsafe": diagnostic.why, "What to do": diagnostic.remedy}
+        ),
+        suppressible=diagnostic.suppressible,
     )
 
 
@@ -128,8 +130,8 @@ def page_text(page: RulePage, width: int, style: Style) -> list[str]:
         lines += ["", style.paint(title, "bold"), *paragraphs(str(body), width, "  ")]
     if page.options:
         lines += ["", style.paint("Options", "bold")]
-        for name, item in page.options.items():
-            text = f"{item['help']} (default: {plain(item['default'])})".strip()
+        for name, option in page.options.items():
+            text = f"{option['help']} (default: {plain(option['default'])})".strip()
             lines += labelled(name, text, width, "  ", max(_COLUMN, max(map(len, page.options)) + 2))
     if not page.suppressible:
         lines += ["", "It cannot be suppressed."]
@@ -143,7 +145,8 @@ def page_markdown(page: RulePage) -> str:
     parts += [f"## {title}\n\n{body}" for title, body in page.sections.items()]
     if page.options:
         rows = [
-            f"- `{name}` (default `{plain(item['default'])}`): {item['help']}" for name, item in page.options.items()
+            f"- `{name}` (default `{plain(option['default'])}`): {option['help']}"
+            for name, option in page.options.items()
         ]
         parts.append("## Options\n\n" + "\n".join(rows))
     if not page.suppressible:

@@ -49,9 +49,9 @@ def wants_color(stream: TextIO, choice: str = "auto", environment: Mapping[str, 
 
 
 def encodable(value: Any) -> Any:
-    """A plain value in whose strings lone surrogates (names that are no UTF-8) are escaped, ready for any encoder."""
+    """A plain value in whose strings lone surrogates (names that are not UTF-8) are escaped, ready for any encoder."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {encodable(key): encodable(item) for key, item in value.items()}
-    return [encodable(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {encodable(key): encodable(element) for key, element in value.items()}
+    return [encodable(element) for element in value] if isinstance(value, (list, tuple)) else value

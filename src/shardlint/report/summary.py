@@ -81,8 +81,8 @@ def unknown_coverage(report: Report) -> str:
 
 
 def _severities(count: Summary) -> dict[Severity, str]:
-    found = {Severity.ERROR: counted(count.errors, "error"), Severity.WARNING: counted(count.warnings, "warning")}
-    return found | ({Severity.INFO: counted(count.infos, "info")} if count.infos else {})
+    counts = {Severity.ERROR: counted(count.errors, "error"), Severity.WARNING: counted(count.warnings, "warning")}
+    return counts | ({Severity.INFO: counted(count.infos, "info")} if count.infos else {})
 
 
 def _painted(line: str, report: Report, style: Style) -> str:
@@ -113,9 +113,9 @@ def _lacking(outcomes: tuple[Outcome, ...]) -> str:
     return ", ".join(f"{number} {_verb(noun, number)} {noun or 'facts'}" for noun, number in ordered)
 
 
-def _noun(item: Outcome) -> str:
+def _noun(outcome: Outcome) -> str:
     """What the rule needs, in words; empty when it found out for itself that it lacks something."""
-    return section_noun(item.lacks[0]) if item.lacks else ""
+    return section_noun(outcome.lacks[0]) if outcome.lacks else ""
 
 
 def _verb(noun: str, number: int) -> str:

@@ -36,8 +36,8 @@ def write_text(report: Report, stream: TextIO, options: ReportOptions) -> None:
 
 def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
     yield from _head(report, options, style)
-    for _, found in groupby(report.findings, key=lambda item: (item.phase, item.code, item.severity)):
-        yield from _rule(list(found), options, style)
+    for _, findings in groupby(report.findings, key=lambda finding: (finding.phase, finding.code, finding.severity)):
+        yield from _rule(list(findings), options, style)
     if options.show_suppressed and report.suppressed:
         yield from _suppressed(report.suppressed, options, style)
     yield from _coverage(report, options, style)
@@ -68,11 +68,11 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     yield ""
 
 
-def _rule(found: Sequence[Finding], options: ReportOptions, style: Style) -> Iterator[str]:
-    first = found[0]
+def _rule(findings: Sequence[Finding], options: ReportOptions, style: Style) -> Iterator[str]:
+    first = findings[0]
     head = f"{style.severity(first.severity)} {style.paint(f'{first.code} {first.name}', 'bold')}"
-    yield head if len(found) == 1 else f"{head} ({counted(len(found), 'finding')})"
-    rows = groups(found, collapse=options.collapse)
+    yield head if len(findings) == 1 else f"{head} ({counted(len(findings), 'finding')})"
+    rows = groups(findings, collapse=options.collapse)
     shared = all((row.first.why, row.first.remediation) == (first.why, first.remediation) for row in rows)
     shown = rows if options.verbose or len(rows) <= MOST_ROWS + 1 else rows[:MOST_ROWS]
     for row in shown:
@@ -118,8 +118,8 @@ def _value(key: str, value: Any, options: ReportOptions) -> str:
     return plain(value, 10**9 if options.verbose else MOST_ITEMS, empty)
 
 
-def _advice(item: Finding, options: ReportOptions, style: Style, indent: str) -> Iterator[str]:
-    texts = [("Why", item.why), ("What to do", item.remediation), ("Config", ", ".join(item.related_config))]
+def _advice(finding: Finding, options: ReportOptions, style: Style, indent: str) -> Iterator[str]:
+    texts = [("Why", finding.why), ("What to do", finding.remediation), ("Config", ", ".join(finding.related_config))]
     for label, text in texts:
         if text:
             first, *rest = labelled(label, text, options.width, indent, _COLUMN)
@@ -129,11 +129,13 @@ def _advice(item: Finding, options: ReportOptions, style: Style, indent: str) ->
 
 def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, style: Style) -> Iterator[str]:
     yield style.paint(f"Suppressed ({counted(len(items), 'finding')})", "bold")
-    for item in items:
-        found = item.finding
-        until = f", until {item.expires}" if item.expires else ""
-        yield from wrap(f"{found.code} {found.name} {found.subject}: {found.message}", options.width, "  ", "    ")
-        yield from wrap(f"{item.reason} ({item.source}{until})", options.width, "      ")
+    for suppressed in items:
+        finding = suppressed.finding
+        until = f", until {suppressed.expires}" if suppressed.expires else ""
+        yield from wrap(
+            f"{finding.code} {finding.name} {finding.subject}: {finding.message}", options.width, "  ", "    "
+        )
+        yield from wrap(f"{suppressed.reason} ({suppressed.source}{until})", options.width, "      ")
     yield ""
 
 
@@ -187,20 +189,20 @@ def _outcomes(report: Report, options: ReportOptions, style: Style) -> Iterator[
         yield ""
 
 
-def _belongs(item: Outcome, status: Status) -> bool:
-    return item.status is status or (status is Status.NOT_EVALUATED and item.partial)
+def _belongs(outcome: Outcome, status: Status) -> bool:
+    return outcome.status is status or (status is Status.NOT_EVALUATED and outcome.partial)
 
 
 def _by_reason(items: Sequence[Outcome], *, whole: bool) -> dict[str, list[Outcome]]:
     """The outcomes by reason in order of code. Not `whole`: of several sections that a rule lacks the first counts."""
-    found: dict[str, list[Outcome]] = {}
-    for item in sorted(items, key=lambda item: item.code):
-        if item.status is Status.NOTHING:
-            found.setdefault(_NOTHING, []).append(item)
+    by_reason: dict[str, list[Outcome]] = {}
+    for outcome in sorted(items, key=lambda outcome: outcome.code):
+        if outcome.status is Status.NOTHING:
+            by_reason.setdefault(_NOTHING, []).append(outcome)
             continue
-        reason = item.reason if whole or len(item.lacks) < 2 else item.reason.partition("; ")[0]
-        found.setdefault(reason, []).append(item)
-    return found
+        reason = outcome.reason if whole or len(outcome.lacks) < 2 else outcome.reason.partition("; ")[0]
+        by_reason.setdefault(reason, []).append(outcome)
+    return by_reason
 
 
 def _commonest(by_reason: dict[str, list[Outcome]]) -> dict[str, list[Outcome]]:
@@ -230,7 +232,7 @@ def _runs(members: Sequence[Outcome]) -> str:
 def _run(run: Sequence[Outcome]) -> list[str]:
     if len(run) > 2:
         return [f"{run[0].code}-{run[-1].code}"]
-    return [item.code + (" (in part)" if item.partial else "") for item in run]
+    return [outcome.code + (" (in part)" if outcome.partial else "") for outcome in run]
 
 
 def _follows(before: str, after: str) -> bool:
@@ -240,10 +242,10 @@ def _follows(before: str, after: str) -> bool:
 
 def _timing(report: Report, style: Style) -> Iterator[str]:
     yield style.paint(f"Time {report.seconds:.3f} s", "bold")
-    slowest = sorted(report.outcomes, key=lambda item: (-item.seconds, item.code))
-    for item in slowest:
-        if item.seconds:
-            yield f"  {item.seconds:9.6f} s  {item.code} {item.name}"
+    slowest = sorted(report.outcomes, key=lambda outcome: (-outcome.seconds, outcome.code))
+    for outcome in slowest:
+        if outcome.seconds:
+            yield f"  {outcome.seconds:9.6f} s  {outcome.code} {outcome.name}"
     yield ""
 
 

@@ -186,13 +186,13 @@ def mixtral() -> Facts:
 
 def _stored_apart() -> Iterator[TensorFacts]:
     """The tensors of `mixtral` as its checkpoint holds them: one tensor for each matrix of each expert."""
-    for item in _decoder(_experts, tied=False):
-        if ".experts." not in item.fqn:
-            yield evolve(item, fqn=item.fqn.replace(".mlp.", ".block_sparse_moe."))
+    for planned in _decoder(_experts, tied=False):
+        if ".experts." not in planned.fqn:
+            yield evolve(planned, fqn=planned.fqn.replace(".mlp.", ".block_sparse_moe."))
             continue
-        names = ("w1", "w3") if "gate_up" in item.fqn else ("w2",)
-        shape = (_INNER, _HIDDEN) if "gate_up" in item.fqn else (_HIDDEN, _INNER)
-        layer = item.fqn.split(".mlp.")[0]
+        names = ("w1", "w3") if "gate_up" in planned.fqn else ("w2",)
+        shape = (_INNER, _HIDDEN) if "gate_up" in planned.fqn else (_HIDDEN, _INNER)
+        layer = planned.fqn.split(".mlp.")[0]
         for expert in range(_EXPERTS):
             for name in names:
                 yield tensor(f"{layer}.block_sparse_moe.experts.{expert}.{name}.weight", shape)
@@ -288,7 +288,7 @@ def mixtral_ep() -> Facts:
 
 
 def mixtral_hyperparallel() -> Facts:
-    """Return `mixtral` owned by HyperParallel schedulers, which do not tell over which ranks they reduce."""
+    """Return `mixtral` owned by HyperParallel schedulers, which do not say over which ranks they reduce."""
     return hyperparallel(mixtral())
 
 
@@ -307,12 +307,12 @@ def mixtral_planned() -> Facts:
     facts = evolve(mixtral(), load=None)
     assert facts.model is not None
     sources: dict[str, tuple[str, ...]] = {}
-    for item in facts.model.tensors:
-        name = item.fqn.replace(".mlp.", ".block_sparse_moe.")
+    for live_tensor in facts.model.tensors:
+        name = live_tensor.fqn.replace(".mlp.", ".block_sparse_moe.")
         head, fused, _ = name.partition(".experts.")
-        parts = ("w1", "w3") if "gate_up" in item.fqn else ("w2",)
+        parts = ("w1", "w3") if "gate_up" in live_tensor.fqn else ("w2",)
         keys = tuple(f"{head}.experts.{expert}.{part}.weight" for part in parts for expert in range(_EXPERTS))
-        sources[item.fqn] = keys if fused else (name,)
+        sources[live_tensor.fqn] = keys if fused else (name,)
     return with_plan(facts, sources)
 
 
@@ -375,7 +375,7 @@ def optimized_bf16() -> Facts:
     """Return `optimized` in bfloat16, with a learning rate of 1e-5, and statistics of its values without magnitudes."""
     facts = optimized()
     assert facts.model is not None
-    narrow = evolve(facts.model, tensors=tuple(evolve(item, dtype="bfloat16") for item in facts.model.tensors))
+    narrow = evolve(facts.model, tensors=tuple(evolve(fact, dtype="bfloat16") for fact in facts.model.tensors))
     optimizer = optimizer_for(narrow)
     groups = tuple(evolve(group, options=FrozenDict({**group.options, "lr": 1e-5})) for group in optimizer.groups)
     return evolve(facts, model=narrow, optimizer=evolve(optimizer, groups=groups), values=values_for(narrow))

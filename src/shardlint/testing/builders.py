@@ -69,18 +69,20 @@ def model(
 ) -> ModelFacts:
     """Build a model of `tensors`, numbering their storages in order and counting what there is to count."""
     numbered = []
-    for number, item in enumerate(tensors):
-        storage = None if item.is_meta else number
-        numbered.append(item if item.storage is not None else evolve(item, storage=storage))
-    found = tuple(modules) or (module("", qualified_type),)
-    parameters = [item for item in numbered if item.is_parameter]
+    for number, tensor in enumerate(tensors):
+        storage = None if tensor.is_meta else number
+        numbered.append(tensor if tensor.storage is not None else evolve(tensor, storage=storage))
+    all_modules = tuple(modules) or (module("", qualified_type),)
+    parameters = [tensor for tensor in numbered if tensor.is_parameter]
     counts = ModelCounts(
-        modules=len(found),
+        modules=len(all_modules),
         parameters=len(parameters),
         buffers=len(numbered) - len(parameters),
         parameter_elements=sum(parameter.numel for parameter in parameters),
     )
-    return ModelFacts(qualified_type=qualified_type, modules=found, tensors=tuple(numbered), counts=counts, **fields)
+    return ModelFacts(
+        qualified_type=qualified_type, modules=all_modules, tensors=tuple(numbered), counts=counts, **fields
+    )
 
 
 def checkpoint_for(
@@ -91,17 +93,18 @@ def checkpoint_for(
 
     Tied tensors are stored once, under their first name. More than one file come with an index.
     """
-    stored = [item for item in facts.tensors if item.in_state_dict]
+    stored = [tensor for tensor in facts.tensors if tensor.in_state_dict]
     names = [f"model-{number:05}-of-{files:05}.safetensors" for number in range(1, files + 1)]
     names = names if files > 1 else ["model.safetensors"]
     ends = dict.fromkeys(names, 0)
     counts = dict.fromkeys(names, 0)
     entries = []
-    for position, item in enumerate(stored):
+    for position, tensor in enumerate(stored):
         file = names[position * files // len(stored)]
-        dtype = _STORED_NAMES[item.dtype]
-        end = ends[file] + prod(item.shape) * _SIZES[dtype]
-        entries.append(EntryFacts(key=item.fqn, dtype=dtype, shape=item.shape, file=file, begin=ends[file], end=end))
+        dtype = _STORED_NAMES[tensor.dtype]
+        end = ends[file] + prod(tensor.shape) * _SIZES[dtype]
+        begin = ends[file]
+        entries.append(EntryFacts(key=tensor.fqn, dtype=dtype, shape=tensor.shape, file=file, begin=begin, end=end))
         ends[file], counts[file] = end, counts[file] + 1
     return CheckpointFacts(
         path=path,
@@ -126,11 +129,11 @@ def checkpoint_for(
 
 def index_for(entries: Iterable[EntryFacts], name: str = "model.safetensors.index.json") -> IndexFacts:
     """Build the index that names the file of each of `entries`."""
-    held = list(entries)
+    all_entries = list(entries)
     return IndexFacts(
         name=name,
-        weight_map=FrozenDict({entry.key: entry.file for entry in held}),
-        total_size=sum(entry.end - entry.begin for entry in held),
+        weight_map=FrozenDict({entry.key: entry.file for entry in all_entries}),
+        total_size=sum(entry.end - entry.begin for entry in all_entries),
     )
 
 
@@ -143,19 +146,19 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
     live = [
         LiveParameter(
             identity=number,
-            fqn=item.fqn,
-            aliases=item.aliases,
+            fqn=param.fqn,
+            aliases=param.aliases,
             spec=number,
-            global_shape=item.shape,
-            requires_grad=item.requires_grad,
+            global_shape=param.shape,
+            requires_grad=param.requires_grad,
         )
-        for number, item in enumerate(facts.parameters)
+        for number, param in enumerate(facts.parameters)
     ]
     specs = [
         TensorSpec(shape=parameter.shape, local_shape=parameter.shape, dtype=parameter.dtype, device=parameter.device)
         for parameter in facts.parameters
     ]
-    chosen = [[item for item in live if (len(item.global_shape) > 1) is matrices] for matrices in (True, False)]
+    chosen = [[param for param in live if (len(param.global_shape) > 1) is matrices] for matrices in (True, False)]
     common = {"lr": 0.001, "betas": (0.9, 0.999)}
     groups = [
         ParameterGroup(
@@ -167,26 +170,26 @@ def optimizer_for(facts: ModelFacts) -> OptimizerFacts:
         )
         for number, (members, decay) in enumerate(zip(chosen, (0.1, 0.0), strict=True))
     ]
-    held = [
+    held_tensors = [
         HeldTensor(
-            identity=item.identity,
+            identity=param.identity,
             group=group,
             position=position,
-            spec=item.spec,
-            parameter=item.identity,
-            requires_grad=item.requires_grad,
+            spec=param.spec,
+            parameter=param.identity,
+            requires_grad=param.requires_grad,
             has_state=True,
-            state=FrozenDict({"exp_avg": item.spec, "exp_avg_sq": item.spec}),
+            state=FrozenDict({"exp_avg": param.spec, "exp_avg_sq": param.spec}),
         )
         for group, members in enumerate(chosen)
-        for position, item in enumerate(members)
+        for position, param in enumerate(members)
     ]
     return OptimizerFacts(
         optimizers=(OptimizerInstance(name="optimizer", qualified_type="torch.optim.adamw.AdamW"),),
         groups=tuple(groups),
         specs=tuple(specs),
         parameters=tuple(live),
-        held=tuple(held),
+        held=tuple(held_tensors),
     )
 
 
@@ -194,6 +197,6 @@ def values_for(facts: ModelFacts) -> ValuesFacts:
     """Build the statistics of a model whose tensors hold ordinary numbers: finite, different, small."""
     return ValuesFacts(
         tensors=tuple(
-            TensorValues(fqn=item.fqn, elements=item.numel, minimum=-0.05, maximum=0.05) for item in facts.tensors
+            TensorValues(fqn=tensor.fqn, elements=tensor.numel, minimum=-0.05, maximum=0.05) for tensor in facts.tensors
         )
     )

@@ -65,7 +65,7 @@ class Case:
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses a key given twice: the first value would be lost without a word."""
+    """A safe loader that refuses a key given twice: the first value would be lost silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -93,36 +93,36 @@ def load_cases(path: Path) -> list[Case]:
         raise CaseError(f"{path}: {error}") from error
     if not isinstance(data, dict) or set(data) != {"rule", "cases"} or not isinstance(data["cases"], list):
         raise CaseError(f"{path}: expected the keys rule and cases (a list) at the top")
-    cases = [_case(path, str(data["rule"]), item) for item in data["cases"]]
+    cases = [_case(path, str(data["rule"]), entry) for entry in data["cases"]]
     names = [case.name for case in cases]
     if twice := {name for name in names if names.count(name) > 1}:
         raise CaseError(f"{path}: case names given twice: {', '.join(sorted(twice))}")
     return cases
 
 
-def _case(path: Path, rule: str, item: Mapping[str, Any]) -> Case:
-    where = f"{path}: case {item.get('name', '?')!r}"
-    if unknown := set(item) - _CASE_KEYS:
+def _case(path: Path, rule: str, plain_case: Mapping[str, Any]) -> Case:
+    where = f"{path}: case {plain_case.get('name', '?')!r}"
+    if unknown := set(plain_case) - _CASE_KEYS:
         raise CaseError(f"{where}: unknown {', '.join(sorted(unknown))}; known are {', '.join(sorted(_CASE_KEYS))}")
-    missing = {"name", "about", "kind", "base"} - set(item)
-    if missing or item["kind"] not in KINDS:
+    missing = {"name", "about", "kind", "base"} - set(plain_case)
+    if missing or plain_case["kind"] not in KINDS:
         raise CaseError(f"{where}: expected name, about, base and a kind of {', '.join(KINDS)}")
-    expect = tuple(_expected(where, entry) for entry in item.get("expect", ()))
+    expect = tuple(_expected(where, entry) for entry in plain_case.get("expect", ()))
     silent = not any(entry.severity is not Severity.INFO for entry in expect)
-    right = bool(expect) if item["kind"] == "fail" else silent
-    if not right and "not-evaluated" not in item:
+    right = bool(expect) if plain_case["kind"] == "fail" else silent
+    if not right and "not-evaluated" not in plain_case:
         raise CaseError(f"{where}: a case of kind fail expects findings, any other kind none above info")
     return Case(
         rule=rule,
-        name=str(item["name"]),
-        about=str(item["about"]).strip(),
-        kind=item["kind"],
-        base=item["base"],
-        edits=tuple(item.get("edits", ())),
-        options=item.get("options", {}),
+        name=str(plain_case["name"]),
+        about=str(plain_case["about"]).strip(),
+        kind=plain_case["kind"],
+        base=plain_case["base"],
+        edits=tuple(plain_case.get("edits", ())),
+        options=plain_case.get("options", {}),
         expect=expect,
-        not_evaluated=item.get("not-evaluated"),
-        nothing=bool(item.get("nothing", False)),
+        not_evaluated=plain_case.get("not-evaluated"),
+        nothing=bool(plain_case.get("nothing", False)),
         path=path,
     )
 
@@ -148,7 +148,7 @@ def case_facts(case: Case) -> Facts:
 
 def cases_by_rule(cases: Iterable[Case]) -> dict[str, list[Case]]:
     """The cases of each rule, keyed as the files name it (code or name)."""
-    found: dict[str, list[Case]] = {}
+    by_rule: dict[str, list[Case]] = {}
     for case in cases:
-        found.setdefault(case.rule, []).append(case)
-    return found
+        by_rule.setdefault(case.rule, []).append(case)
+    return by_rule

@@ -31,7 +31,7 @@ def apply_edits(facts: Facts, edits: Iterable[Mapping[str, Any]]) -> Facts:
     A path is dotted names; `[3]` is a position, `["a.b"]` a key of a mapping, `[key=a.b]` every item of a list whose
     field is that text, `[key~a.*]` every item whose field matches the glob. `drop` of a whole section makes it absent.
     Raises `EditError` when an edit is malformed or its path leads nowhere, and what `decode_facts` raises when the
-    result is no snapshot.
+    result is not a snapshot.
     """
     tree = json.loads(encode_facts(facts))
     for edit in edits:
@@ -89,8 +89,8 @@ def _step(node: Any, token: re.Match[str], *, create: bool) -> Iterator[tuple[An
         if int(token["position"]) < len(node):
             yield node, int(token["position"])
     elif token["field"] is not None and isinstance(node, list):
-        for number, item in enumerate(node):
-            if _matches(str(item.get(token["field"])), token["how"], token["value"]):
+        for number, element in enumerate(node):
+            if _matches(str(element.get(token["field"])), token["how"], token["value"]):
                 yield node, number
 
 

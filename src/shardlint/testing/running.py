@@ -81,34 +81,38 @@ def check_case(case: Case, rules: Iterable[type[Rule]]) -> None:
     elif case.nothing is not (run.status is Status.NOTHING):
         wanted = "nothing to judge" if case.nothing else "something that is judged"
         raise AssertionError(f"{case}: expected {wanted}, found {run.judged} subjects judged")
-    expected = sorted(item.subject for item in case.expect)
+    expected = sorted(expected_finding.subject for expected_finding in case.expect)
     if sorted(run.subjects) != expected:
         raise AssertionError(f"{case}: expected findings about {expected}, found\n{_listed(run.findings)}")
     left = list(run.findings)
-    for item in case.expect:
-        same = [finding for finding in left if finding.subject == item.subject]
-        fitting = [finding for finding in same if not _differences(item, finding, run.rule)]
+    for expected_finding in case.expect:
+        same = [finding for finding in left if finding.subject == expected_finding.subject]
+        fitting = [finding for finding in same if not _differences(expected_finding, finding, run.rule)]
         if not fitting:
-            raise AssertionError(f"{case}: {item.subject}: {'; '.join(_differences(item, same[0], run.rule))}")
+            raise AssertionError(
+                f"{case}: {expected_finding.subject}: {'; '.join(_differences(expected_finding, same[0], run.rule))}"
+            )
         left.remove(fitting[0])
 
 
-def _differences(item: Expected, finding: Finding, rule: Rule) -> list[str]:
-    severity = item.severity or rule.severity
-    found = []
+def _differences(expected: Expected, finding: Finding, rule: Rule) -> list[str]:
+    severity = expected.severity or rule.severity
+    differences = []
     if finding.severity is not severity:
-        found.append(f"expected severity {severity.value}, found {finding.severity.value}")
-    if item.message is not None and finding.message != item.message:
-        found.append(f"expected message {item.message!r}, found {finding.message!r}")
-    found += [
-        f"the message {finding.message!r} does not say {part!r}" for part in item.says if part not in finding.message
+        differences.append(f"expected severity {severity.value}, found {finding.severity.value}")
+    if expected.message is not None and finding.message != expected.message:
+        differences.append(f"expected message {expected.message!r}, found {finding.message!r}")
+    differences += [
+        f"the message {finding.message!r} does not say {part!r}"
+        for part in expected.says
+        if part not in finding.message
     ]
-    for key, value in item.evidence.items():
+    for key, value in expected.evidence.items():
         if finding.evidence.get(key) != value:
-            found.append(f"expected evidence {key} = {value!r}, found {finding.evidence.get(key)!r}")
-    if item.owner is not None and finding.owner != item.owner:
-        found.append(f"expected owner {item.owner!r}, found {finding.owner!r}")
-    return found
+            differences.append(f"expected evidence {key} = {value!r}, found {finding.evidence.get(key)!r}")
+    if expected.owner is not None and finding.owner != expected.owner:
+        differences.append(f"expected owner {expected.owner!r}, found {finding.owner!r}")
+    return differences
 
 
 def _listed(findings: Iterable[Finding]) -> str:

@@ -61,7 +61,7 @@ def sharded(facts: Facts, cut: Callable[[TensorFacts], Cut], world_size: int) ->
     """Return the snapshot of rank 0 of `world_size` ranks, each parameter cut as `cut` says."""
     assert facts.model is not None
     tables = _Tables()
-    for number, tensor in enumerate(sorted(facts.model.parameters, key=lambda item: natural_key(item.fqn))):
+    for number, tensor in enumerate(sorted(facts.model.parameters, key=lambda parameter: natural_key(parameter.fqn))):
         tables.add(tensor, cut(tensor), number)
     environment = evolve(facts.environment, world_size=world_size)
     return evolve(facts, sharding=tables.facts(), environment=environment)
@@ -118,8 +118,8 @@ class _Tables:
         dims = replay(tensor.shape, source.shape, source.coordinate or (), cut.source_placements)
         if cut.data_dim is not None:
             dims = rechunk(dims, cut.data_dim, cut.data_size, 0)
-        held, shape = product(dims), shape_of(dims)
-        return evolve(facts, local_shape=shape, boxes=held, built=held, replayed_shape=shape)
+        local_boxes, shape = product(dims), shape_of(dims)
+        return evolve(facts, local_shape=shape, boxes=local_boxes, built=local_boxes, replayed_shape=shape)
 
     def facts(self) -> ShardingFacts:
         units = [self.unit(owner, index, cut) for owner, (index, cut) in self.units.items()]
@@ -135,8 +135,8 @@ class _Tables:
     def unit(self, owner: str, index: int, cut: Cut) -> UnitFacts:
         records = [record for record in self.records if record.unit == index]
         domains: dict[str, Any] = {
-            domain: tuple(sorted((item.fqn for item in records if item.domain == domain), key=natural_key))
-            for domain in sorted({item.domain for item in records})
+            domain: tuple(sorted((owned.fqn for owned in records if owned.domain == domain), key=natural_key))
+            for domain in sorted({owned.domain for owned in records})
         }
         opaque = cut.kind == "hyperparallel"
         return UnitFacts(
@@ -147,7 +147,7 @@ class _Tables:
             mesh=None if cut.mesh is None else self.index(self.meshes, cut.mesh),
             reduction=self.index(self.reductions, ReductionFacts(ranks=cut.reduced, divisor=cut.divisor)),
             domains=FrozenDict(domains),
-            parameter_count=len({item.identity for item in records}),
+            parameter_count=len({owned.identity for owned in records}),
             reshard_after_forward=None if opaque else True,
             is_root=None,
             unsharded=None if opaque else False,

@@ -21,7 +21,7 @@ def traced() -> Facts:
     Each layer prefetches the next in forward and the one before in backward; an optimizer stepped.
     """
     layers = [f"model.layers.{number}" for number in range(_LAYERS)]
-    held = {
+    by_unit = {
         "<root>": ("model.embed_tokens.weight", "lm_head.weight"),
         **{name: (f"{name}.self_attn.q_proj.weight", f"{name}.mlp.up_proj.weight") for name in layers},
     }
@@ -34,11 +34,11 @@ def traced() -> Facts:
             forward_prefetch=tuple(layers[layers.index(name) + 1 :][:1]) if name in layers else (),
             backward_prefetch=tuple(layers[: layers.index(name)][-1:]) if name in layers else (),
         )
-        for name, parameters in held.items()
+        for name, parameters in by_unit.items()
     )
     gradients = tuple(
         GradientFacts(fqn=fqn, aliases=(fqn,), units=(name,), present=1, module_ran=True)
-        for name, parameters in held.items()
+        for name, parameters in by_unit.items()
         for fqn in parameters
     )
     order = [("forward", name) for name in ("<root>", *layers)]

@@ -61,13 +61,13 @@ def use_mode(recorder: Recorder, sharded: dict[int, tuple[str, str]]) -> Any:
     return Uses()
 
 
-def _write_down(recorder: Recorder, found: tuple[str, str], function: str) -> None:
+def _write_down(recorder: Recorder, place: tuple[str, str], function: str) -> None:
     frame: FrameType | None = sys._getframe(3)
     if frame is None or any(part in frame.f_code.co_filename for part in _FRAMEWORK):
         return
     while frame is not None and "/torch/" in frame.f_code.co_filename:
         frame = frame.f_back
     where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else ""
-    unit, parameter = found
+    unit, parameter = place
     use = DirectUse(unit=unit, parameter=parameter, function=function, where=where)
-    recorder.direct_uses.setdefault(found, use)
+    recorder.direct_uses.setdefault(place, use)

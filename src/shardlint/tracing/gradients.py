@@ -37,7 +37,7 @@ class Looks:
         number = len(self.moments)
         self.moments.append(moment)
         self.pending += [PendingGather(unit=unit.name, look=number) for unit in self.units if is_pending(unit)]
-        found = []
+        gradients = []
         for index, (parameter, _) in enumerate(self.parameters):
             tensor = parameter.read()
             if not tensor.requires_grad:
@@ -47,8 +47,8 @@ class Looks:
                 continue  # FSDP1 left nothing of it on this rank, so that its absence says nothing
             seen = self._seen.setdefault(index, _Seen())
             if gradient is not None:
-                found.append((seen, gradient))
-        for (seen, _), size in zip(found, _magnitudes([gradient for _, gradient in found]), strict=True):
+                gradients.append((seen, gradient))
+        for (seen, _), size in zip(gradients, _magnitudes([gradient for _, gradient in gradients]), strict=True):
             seen.present += 1
             if not math.isfinite(size):
                 seen.not_finite.append(number)
@@ -126,9 +126,9 @@ def _norms(gradients: list[Any], indices: Iterable[int], order: float) -> dict[i
         if gradient.numel() and gradient.device.type != "meta":
             groups.setdefault((gradient.device, gradient.dtype), []).append(index)
     with torch.no_grad():
-        for held in groups.values():
-            norms = torch._foreach_norm([gradients[index] for index in held], order)
-            results.update(zip(held, torch.stack(list(norms)).tolist(), strict=True))
+        for same_kind in groups.values():
+            norms = torch._foreach_norm([gradients[index] for index in same_kind], order)
+            results.update(zip(same_kind, torch.stack(list(norms)).tolist(), strict=True))
     return results
 
 
@@ -147,5 +147,5 @@ def _places(unit: LiveUnit) -> Iterable[Any]:
 
 
 def _holds_gather(place: Any) -> bool:
-    found = (first(place, name) for name in _GATHERS)
-    return any(item is not UNKNOWN and item is not None for item in found)
+    handles = (first(place, name) for name in _GATHERS)
+    return any(handle is not UNKNOWN and handle is not None for handle in handles)

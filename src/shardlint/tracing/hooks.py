@@ -102,12 +102,12 @@ class HookSet:
 
     def watch_holders(self, units: list[LiveUnit]) -> None:
         """Follow the modules that hold parameters: they tell recomputation, and what ran past its unit."""
-        found: dict[int, tuple[Any, list[LiveUnit]]] = {}
+        holders: dict[int, tuple[Any, list[LiveUnit]]] = {}
         for unit in units:
             if unit.name not in self.unobserved:
                 for number, module in unit.holders.items():
-                    found.setdefault(number, (module, []))[1].append(unit)
-        for number, (module, owners) in found.items():
+                    holders.setdefault(number, (module, []))[1].append(unit)
+        for number, (module, owners) in holders.items():
             compiled = vars(module).get("_compiled_call_impl") is not None or self.tree.outermost(module) is not module
             if compiled and any(module in unit.modules for unit in owners):
                 self.unwatched.add(number)  # the unit's own hook stands outside of the compilation
@@ -204,6 +204,8 @@ def _argument_names(module: Any) -> list[str]:
 
 def _fields(names: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
     given = [
-        names[index] if index < len(names) else f"<{index}>" for index, item in enumerate(args) if item is not None
+        names[index] if index < len(names) else f"<{index}>"
+        for index, argument in enumerate(args)
+        if argument is not None
     ]
-    return (*given, *(name for name, item in kwargs.items() if item is not None))
+    return (*given, *(name for name, argument in kwargs.items() if argument is not None))

@@ -17,15 +17,17 @@ def watch_steps(optimizer: Any, tensors: set[int], before_step: Callable[[], Non
     from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
     given = list(_all(optimizer))
-    numbers = {id(item) for item in given}
+    numbers = {id(candidate) for candidate in given}
 
     def seen(stepping: Any, args: Any, kwargs: Any) -> None:
         groups = listed(first(stepping, "param_groups"))
-        if id(stepping) in numbers or any(id(item) in tensors for group in groups for item in group.get("params", ())):
+        if id(stepping) in numbers or any(
+            id(parameter) in tensors for group in groups for parameter in group.get("params", ())
+        ):
             before_step()
 
     handle = register_optimizer_step_pre_hook(seen)
-    strangers = [item for item in given if not isinstance(item, Optimizer) and not _has_inner(item)]
+    strangers = [candidate for candidate in given if not isinstance(candidate, Optimizer) and not _has_inner(candidate)]
     undo = [_around_step(stranger, before_step) for stranger in strangers]
 
     def stop() -> None:
@@ -51,12 +53,12 @@ def _all(optimizer: Any, depth: int = 0) -> Any:
     if optimizer is None or depth > 4:
         return
     if isinstance(optimizer, (list, tuple)):
-        for item in optimizer:
-            yield from _all(item, depth + 1)
+        for inner in optimizer:
+            yield from _all(inner, depth + 1)
         return
     yield optimizer
-    for item in _inner(optimizer):
-        yield from _all(item, depth + 1)
+    for inner in _inner(optimizer):
+        yield from _all(inner, depth + 1)
 
 
 def _around_step(optimizer: Any, before_step: Callable[[], None]) -> Callable[[], None]:

@@ -16,8 +16,8 @@ _DEPTH = 4
 def _graph_task_reader() -> Callable[[], int]:
     import torch
 
-    found = getattr(torch._C, "_current_graph_task_id", None)
-    return found if callable(found) else lambda: -1
+    reader = getattr(torch._C, "_current_graph_task_id", None)
+    return reader if callable(reader) else lambda: -1
 
 
 class _GraphTask:
@@ -50,8 +50,8 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
         yield value
     elif depth < _DEPTH:
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for item in items:
-            yield from tensors_in(item, depth + 1)
+        for element in items:
+            yield from tensors_in(element, depth + 1)
 
 
 class Recorder:

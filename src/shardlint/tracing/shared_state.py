@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..analysis.contract_globs import first_match
 from ..contract import Contract, SharedState
 from ..facts import StateEvent
 from ..introspect.walk import Walk
-from ..names import glob_matches
 from .recorder import Recorder, graph_task
 
 STATE_LIMIT = 50_000
@@ -62,13 +62,9 @@ def _watch(state: SharedState, module: Any, names: list[str], log: StateLog) -> 
         if again == (graph_task() != -1):
             log.add("produced", state.name, name)
 
-    if _matches(state.producers, names):
+    if first_match(state.producers, names):
         handles.append(module.register_forward_pre_hook(lambda *_: produced(True)))
         handles.append(module.register_forward_hook(lambda *_: produced(False)))
-    if _matches(state.consumers, names):
+    if first_match(state.consumers, names):
         handles.append(module.register_forward_pre_hook(lambda *_: log.add("consumed", state.name, name), prepend=True))
     return handles
-
-
-def _matches(patterns: tuple[str, ...], names: list[str]) -> bool:
-    return any(glob_matches(pattern, name) for pattern in patterns for name in names)

@@ -29,10 +29,10 @@ def trace(
     """
     Trace what runs within `with shardlint.trace(model, optimizer) as t:`, one or more training steps.
 
-    `optimizer` (one, a list, a chain) tells which steps concern the model; torch optimizers that hold its parameters
+    `optimizer` (one, a list, a chain) says which steps concern the model; torch optimizers that hold its parameters
     are noticed without it. `contract` declares shared states, whose producers and consumers are then followed.
     `state_limit` bounds the events of shared states that are kept. Nothing that is computed changes, and nothing is
-    left behind. Raises `TypeError` for a model that is no module.
+    left behind. Raises `TypeError` for a model that is not a module.
     """
     import torch
 
@@ -173,7 +173,7 @@ class Trace:
     def _targets(self, unit: LiveUnit, direction: str, hooks: HookSet) -> tuple[str, ...]:
         if unit.prefetch is None:
             return ()
-        names = {id(module): item.name for item in self._units for module in item.modules}
+        names = {id(module): live_unit.name for live_unit in self._units for module in live_unit.modules}
         return tuple(names.get(id(module)) or hooks.tree.name(module) for module in unit.prefetch(direction))
 
 

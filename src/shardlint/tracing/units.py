@@ -9,10 +9,9 @@ from attrs import define, field
 
 from ..collect.sharding.fsdp2 import groups_of, state_of
 from ..collect.sharding.groups import has_base
-from ..facts.sharding import ROOT
 from ..introspect.versioned import UNKNOWN, first, known, listed
-from ..introspect.walk import Walk, joined, registry
-from ..names import natural_key
+from ..introspect.walk import Walk, registry
+from ..names import ROOT, joined, natural_key
 
 MODULE = "module"
 _CONTAINERS = ("ModuleList", "Sequential", "ModuleDict")
@@ -65,30 +64,30 @@ class Tree:
 
     def name(self, module: Any) -> str:
         """The FQN of a module, `<root>` for the root."""
-        found = self.walk.find_module(module)
-        return (found.fqn or ROOT) if found is not None else f"<untracked:{type(module).__name__}>"
+        walked = self.walk.find_module(module)
+        return (walked.fqn or ROOT) if walked is not None else f"<untracked:{type(module).__name__}>"
 
     def below(self, module: Any) -> Iterator[Any]:
         """The module and everything below it, each once."""
         seen: set[int] = set()
         stack = [module]
         while stack:
-            item = stack.pop()
-            if item is None or id(item) in seen:
+            current = stack.pop()
+            if current is None or id(current) in seen:
                 continue
-            seen.add(id(item))
-            yield item
-            stack.extend(reversed(list(registry(item, "_modules").values())))
+            seen.add(id(current))
+            yield current
+            stack.extend(reversed(list(registry(current, "_modules").values())))
 
     def _opaque(self) -> set[int]:
         """Modules strictly inside compiled ones: hooks of theirs are compiled in or ignored, so none are put there."""
-        found: set[int] = set()
-        for item in self.walk.modules:
-            if item.wrapper == "compile":
-                found.update(id(module) for module in self.below(item.wrapped) if module is not item.wrapped)
-            elif item.values.get("_compiled_call_impl") is not None:
-                found.update(id(module) for module in self.below(item.module) if module is not item.module)
-        return found
+        opaque: set[int] = set()
+        for walked in self.walk.modules:
+            if walked.wrapper == "compile":
+                opaque.update(id(module) for module in self.below(walked.wrapped) if module is not walked.wrapped)
+            elif walked.values.get("_compiled_call_impl") is not None:
+                opaque.update(id(module) for module in self.below(walked.module) if module is not walked.module)
+        return opaque
 
     def outermost(self, module: Any) -> Any:
         """The compile wrapper around a module, where its hooks run; the module itself without one."""
@@ -112,10 +111,10 @@ def _forms(parameter: TracedParameter) -> list[Any]:
 
 def _fsdp2(tree: Tree) -> Iterator[LiveUnit]:
     states: dict[int, Any] = {}
-    for item in tree.walk.modules:
-        state = state_of(item.module)
+    for walked in tree.walk.modules:
+        state = state_of(walked.module)
         if state is not None:
-            states.setdefault(id(state), (state, item.module))
+            states.setdefault(id(state), (state, walked.module))
     names = {number: _joined_names(tree, state, module) for number, (state, module) in states.items()}
     for number, (state, module) in states.items():
         modules = tuple(listed(first(state, "_modules"))) or (module,)
@@ -124,7 +123,7 @@ def _fsdp2(tree: Tree) -> Iterator[LiveUnit]:
             name=names[number],
             kind=_fsdp2_kind(groups),
             modules=modules,
-            module_names=tuple(tree.name(item) for item in modules),
+            module_names=tuple(tree.name(member) for member in modules),
             groups=groups,
             prefetch=_prefetch_of(state),
         )
@@ -135,7 +134,7 @@ def _fsdp2(tree: Tree) -> Iterator[LiveUnit]:
 
 
 def _joined_names(tree: Tree, state: Any, module: Any) -> str:
-    return "+".join(tree.name(item) for item in listed(first(state, "_modules")) or [module])
+    return "+".join(tree.name(member) for member in listed(first(state, "_modules")) or [module])
 
 
 def _fsdp2_kind(groups: list[Any]) -> str:
@@ -148,7 +147,7 @@ def _fsdp2_kind(groups: list[Any]) -> str:
 def _prefetch_of(state: Any) -> Callable[[str], list[Any]]:
     def targets(direction: str) -> list[Any]:
         states = listed(first(state, f"_states_to_{direction}_prefetch"))
-        return [(listed(first(item, "_modules")) or [item])[0] for item in states]
+        return [(listed(first(target, "_modules")) or [target])[0] for target in states]
 
     return targets
 
@@ -163,8 +162,8 @@ def _fsdp_parameter(tree: Tree, param: Any) -> TracedParameter:
 
 
 def _names_of(tree: Tree, module: Any) -> list[str]:
-    found = tree.walk.find_module(module)
-    return found.names if found is not None else [f"<untracked:{type(module).__name__}>"]
+    walked = tree.walk.find_module(module)
+    return walked.names if walked is not None else [f"<untracked:{type(module).__name__}>"]
 
 
 def _hyperparallel(tree: Tree) -> Iterator[LiveUnit]:
@@ -202,9 +201,9 @@ def _reader(param: Any) -> Callable[[], Any]:
 def _cells_of(scheduler: Any, module: Any) -> Callable[[str], list[Any]]:
     def targets(direction: str) -> list[Any]:
         for holder in (scheduler, first(scheduler, "hsdp_state"), module):
-            found = first(holder, f"{direction}_prefetch_cells")
-            if found is not UNKNOWN:
-                return listed(found)
+            cells = first(holder, f"{direction}_prefetch_cells")
+            if cells is not UNKNOWN:
+                return listed(cells)
         return []
 
     return targets
@@ -213,10 +212,10 @@ def _cells_of(scheduler: Any, module: Any) -> Callable[[str], list[Any]]:
 def _plain(tree: Tree, managed: set[int], sharded: dict[int, LiveUnit]) -> list[LiveUnit]:
     """Units for the parameters that nothing above manages; what lies in a sharded unit's own module joins that."""
     homes: dict[int, list[Any]] = {}
-    for item in tree.walk.modules:
-        for tensor in registry(item.module, "_parameters").values():
+    for walked_module in tree.walk.modules:
+        for tensor in registry(walked_module.module, "_parameters").values():
             if tensor is not None:
-                homes.setdefault(id(tensor), []).append(item.module)
+                homes.setdefault(id(tensor), []).append(walked_module.module)
     places = _places(tree)
     units: dict[int, LiveUnit] = {}
     for walked in tree.walk.tensors:
@@ -261,19 +260,19 @@ def _places(tree: Tree) -> dict[int, Any]:
         seen.add(id(module))
         if has_base(type(module), "FullyShardedDataParallel"):
             unit = module
-        own = [item for item in registry(module, "_parameters").values() if item is not None]
+        own = [member for member in registry(module, "_parameters").values() if member is not None]
         if unit is None and own and module is not root:
             unit = module
         places[id(module)] = unit if unit is not None else module
         blocks = _blocks(module) if unit is None else set()
-        for child in reversed([item for item in registry(module, "_modules").values() if item is not None]):
+        for child in reversed([member for member in registry(module, "_modules").values() if member is not None]):
             stack.append((child, child if id(child) in blocks else unit))
     return places
 
 
 def _blocks(module: Any) -> set[int]:
     """The children of a list of modules, when it has several of one class: repeated blocks."""
-    children = [item for item in registry(module, "_modules").values() if item is not None]
+    children = [submodule for submodule in registry(module, "_modules").values() if submodule is not None]
     if len(children) < 2 or not any(has_base(type(module), name) for name in _CONTAINERS):
         return set()
     kinds = [type(child) for child in children]
@@ -282,10 +281,10 @@ def _blocks(module: Any) -> set[int]:
 
 def parameters_of(units: Iterable[LiveUnit]) -> list[tuple[TracedParameter, tuple[str, ...]]]:
     """Every parameter once, with the names of the units that hold it."""
-    found: dict[int, tuple[TracedParameter, list[str]]] = {}
+    parameters: dict[int, tuple[TracedParameter, list[str]]] = {}
     for unit in units:
         for parameter in unit.parameters:
-            entry = found.setdefault(id(parameter.read()), (parameter, []))
+            entry = parameters.setdefault(id(parameter.read()), (parameter, []))
             if unit.name not in entry[1]:
                 entry[1].append(unit.name)
-    return [(parameter, tuple(names)) for parameter, names in found.values()]
+    return [(parameter, tuple(names)) for parameter, names in parameters.values()]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .compare.counts import Difference
 from .fault_groups import Fault, faults
+from .options import RANK_SECONDS, KnownLoad, VerifyOptions
 from .result import ReplicaGroup, Result, Row, RowKind, RowStatus, WeightsDifferError, WeightsVerdict, WrongLayout
 
 if TYPE_CHECKING:
@@ -22,11 +23,8 @@ if TYPE_CHECKING:
 
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
     from .compare.threads import Progress
-    from .export import ExportFaults
+    from .export_faults import ExportFaults
     from .shards import ExternalShard, ExternalState
-
-RANK_SECONDS = 60.0
-"""How many seconds a rank may be silent, unless told otherwise."""
 
 __all__ = [
     "RANK_SECONDS",
@@ -85,28 +83,22 @@ def verify(
     whether to end early; then, as after Ctrl-C, the verdict is no PASS. What fails is told in the result, on every
     rank; raises `ValueError` for bad arguments.
     """
-    if replicas not in ("digest", "full"):
-        raise ValueError(f"replicas: expected digest or full, got {replicas!r}")
-    _check(sample, rank_timeout)
-    from .compare.threads import Options
-    from .verification import VerifyJob, run
-
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
-    return run(
-        VerifyJob(
-            model=model,
-            checkpoint=checkpoint,
-            model_facts=model_facts,
-            checkpoint_facts=checkpoint_facts,
-            contract=contract,
-            renames=renames,
-            external=external,
-            options=options,
-            replicas=replicas,
-            rank_timeout=rank_timeout,
-            reports=None if reports is None else Path(reports),
-        )
+    load = KnownLoad(model_facts=model_facts, checkpoint_facts=checkpoint_facts, contract=contract, renames=renames)
+    options = VerifyOptions(
+        load=load,
+        external=external,
+        replicas=replicas,
+        sample=sample,
+        threads=threads,
+        max_memory=max_memory,
+        progress=progress,
+        stop=stop,
+        rank_timeout=rank_timeout,
+        reports=reports,
     )
+    from .verification import run
+
+    return run(model, Path(checkpoint), options)
 
 
 def compare_checkpoints(
@@ -129,12 +121,18 @@ def compare_checkpoints(
     `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks. Raises
     `ValueError` for bad arguments.
     """
-    _check(sample, rank_timeout)
+    options = VerifyOptions(
+        sample=sample,
+        threads=threads,
+        max_memory=max_memory,
+        progress=progress,
+        stop=stop,
+        rank_timeout=rank_timeout,
+        reports=reports,
+    )
     from .checkpoints import compare_checkpoints as compare
-    from .compare.threads import Options
 
-    options = Options(threads=threads, sample=sample, max_memory=max_memory, progress=progress, stop=stop)
-    return compare(Path(checkpoint), Path(reference), options, rank_timeout, None if reports is None else Path(reports))
+    return compare(Path(checkpoint), Path(reference), options)
 
 
 def compare_replicas(
@@ -150,18 +148,10 @@ def compare_replicas(
     The result has no rows: `replicas` names the groups that differ, `errors` the ranks that failed. `stop` is asked
     again and again whether to end early. Raises `ValueError` for bad arguments.
     """
-    _check(1.0, rank_timeout)
-    from .compare.threads import Options
+    options = VerifyOptions(threads=threads, stop=stop, rank_timeout=rank_timeout)
     from .verification import run_replicas
 
-    return run_replicas(model, Options(threads=threads, stop=stop), rank_timeout)
-
-
-def _check(sample: float, rank_timeout: float) -> None:
-    if not 0.0 < sample <= 1.0:
-        raise ValueError(f"sample: expected a fraction above 0 and at most 1, got {sample!r}")
-    if not rank_timeout > 0.0:
-        raise ValueError(f"rank_timeout: expected seconds above 0, got {rank_timeout!r}")
+    return run_replicas(model, options)
 
 
 def check_export(
@@ -180,14 +170,14 @@ def check_export(
     The arguments are those of `verify`. Nothing is saved and no tensor is read. Raises `ExportUnknownError` when the
     load or the export cannot be followed.
     """
+    from ..analysis.contract_globs import exclusions_of
     from ..checkpoint.folder import CheckpointError, collect_checkpoint
     from ..collect.model import model_facts as collect_model_facts
     from ..introspect.walk import walk
     from ..loading.loader import PlanUnknownError
     from .export import check_export as check
-    from .export import grouped
+    from .export_faults import grouped
     from .storage.stored_tensors import ReadError
-    from .verification import exclusions_of
 
     try:
         found = check(

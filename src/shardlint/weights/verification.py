@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
+from ..analysis.contract_globs import exclusions_of
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
-from ..facts import CheckpointFacts, ContractFacts, ModelFacts
 from ..introspect.walk import walk
 from ..loading.loader import PlanUnknownError
-from ..loading.planner import Exclusions
 from ..ranks.exchange import Exchange, RankError
 from . import replicas
 from .compare.threads import Options
 from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged
-from .rank_part import RankPart, Worker
+from .options import VerifyOptions
+from .rank_part import RankPart
 from .report_files import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
-from .shards import ExternalState, Shard, shards_of
+from .shards import Shard, shards_of
+from .worker import Worker
 
 T = TypeVar("T")
-
-
-@frozen(kw_only=True)
-class VerifyJob:
-    """
-    What to verify. Facts that are there already need not be collected again.
-
-    `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full` (every replica reads it).
-    `rank_timeout` is how many seconds a rank may be silent. `reports` is the folder for the report files.
-    """
-
-    model: Any
-    checkpoint: str | Path
-    model_facts: ModelFacts | None = None
-    checkpoint_facts: CheckpointFacts | None = None
-    contract: ContractFacts | None = None
-    renames: tuple[tuple[str, str], ...] = ()
-    external: ExternalState | None = None
-    options: Options = field(factory=Options)
-    replicas: str = "digest"
-    rank_timeout: float = 60.0
-    reports: Path | None = None
 
 
 @frozen
@@ -58,26 +35,25 @@ class _Local:
     shards: tuple[Shard, ...]
 
 
-def run(request: VerifyJob) -> Result:
+def run(model: Any, checkpoint: Path, options: VerifyOptions) -> Result:
     """
-    Verify on all ranks together; every rank gets the result of all.
+    Verify `model` on all ranks together; every rank gets the result of all.
 
     What fails on one rank (a file, a shard, a dead rank) is told in `Result.errors`, on every rank, and never hangs.
     """
     try:
-        with Exchange(limit=request.rank_timeout, stop=request.options.stop) as exchange:
-            begun(request.reports, exchange, str(request.checkpoint))
-            options = evolve(request.options, pulse=exchange.step)
-            return _Verification(evolve(request, options=options), exchange).run()
+        with Exchange(limit=options.rank_timeout, stop=options.stop) as exchange:
+            begun(options.reports, exchange, str(checkpoint))
+            return _Verification(model, checkpoint, options, exchange).run()
     except RankError as error:
-        return failed_result(error, str(request.checkpoint), request.reports)
+        return failed_result(error, str(checkpoint), options.reports)
 
 
-def run_replicas(model: Any, options: Options, rank_timeout: float) -> Result:
+def run_replicas(model: Any, options: VerifyOptions) -> Result:
     """Compare replicas without a checkpoint; every rank gets the result of all."""
     try:
-        with Exchange(limit=rank_timeout, name="replicas", stop=options.stop) as exchange:
-            return _replicas_alone(model, evolve(options, pulse=exchange.step), exchange)
+        with Exchange(limit=options.rank_timeout, name="replicas", stop=options.stop) as exchange:
+            return _replicas_alone(model, options.comparing(exchange.step), exchange)
     except RankError as error:
         return failed_result(error, "", None)
 
@@ -115,21 +91,24 @@ _json = msgspec.json.encode
 class _Verification:
     """The steps of one verification. Each is made on every rank, also on one that failed, so that none waits."""
 
-    def __init__(self, request: VerifyJob, exchange: Exchange) -> None:
-        self.request = request
+    def __init__(self, model: Any, checkpoint: Path, options: VerifyOptions, exchange: Exchange) -> None:
+        self.model = model
+        self.checkpoint = checkpoint
+        self.options = options
         self.exchange = exchange
+        self.comparing = options.comparing(exchange.step)
         self.part = RankPart(rank=exchange.rank)
 
     def run(self) -> Result:
         local = self._guarded(self._prepare)
         shards = local.shards if local else ()
         orders, groups = replicas.Orders(), replicas.Groups()
-        if self.exchange.world_size > 1 and self.request.replicas == "digest":
+        if self.exchange.world_size > 1 and self.options.replicas == "digest":
             orders, groups = replicas.assign(self.exchange, shards)
         if local:
             self._guarded(lambda: self._compare(local, frozenset(orders.followed)))
         wrong: tuple[ReplicaGroup, ...] = ()
-        if self.exchange.world_size > 1 and self.request.replicas == "digest":
+        if self.exchange.world_size > 1 and self.options.replicas == "digest":
             wrong = self._replicas(local, orders, groups)
         self._report()
         return self._finish(local, wrong)
@@ -147,24 +126,23 @@ class _Verification:
         return None
 
     def _prepare(self) -> _Local:
-        request = self.request
-        checkpoint = request.checkpoint_facts or collect_checkpoint(Path(request.checkpoint))
-        facts = request.model_facts or collect_model_facts(walk(request.model))
-        exclusions = exclusions_of(request.contract)
+        load = self.options.load
+        checkpoint = load.checkpoint_facts or collect_checkpoint(self.checkpoint)
+        facts = load.model_facts or collect_model_facts(walk(self.model))
+        exclusions = exclusions_of(load.contract)
         follow = forward_of_folder if checkpoint.format == "dcp" else forward
-        plan = follow(request.model, facts, checkpoint, renames=request.renames, exclusions=exclusions)
-        return _Local(plan, shards_of(request.model, request.external))
+        plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions)
+        return _Local(plan, shards_of(self.model, self.options.external))
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:
-        worker = Worker(local.forward, self.request.options, self.exchange.rank)
+        worker = Worker(local.forward, self.comparing, self.exchange.rank)
         self.part = worker.part
         worker.run(local.shards, followed)
 
     def _replicas(self, local: _Local | None, orders: replicas.Orders, groups: replicas.Groups) -> tuple[Any, ...]:
         """Compare digests; a rank whose bits are not its leader's compares them with the file itself."""
         shards = local.shards if local else ()
-        options = self.request.options
-        mine = self._guarded(lambda: replicas.digests(shards, orders.digests, options)) or {}
+        mine = self._guarded(lambda: replicas.digests(shards, orders.digests, self.comparing)) or {}
         wrong = replicas.differing(self.exchange, groups, mine)
         again: dict[int, list[str]] = {rank: [] for rank in range(self.exchange.world_size)}
         for group in wrong:
@@ -177,7 +155,7 @@ class _Verification:
         return wrong
 
     def _recheck(self, local: _Local, names: set[str]) -> None:
-        worker = Worker(local.forward, evolve(self.request.options, progress=None), self.exchange.rank)
+        worker = Worker(local.forward, evolve(self.comparing, progress=None), self.exchange.rank)
         found = worker.run([shard for shard in local.shards if shard.name in names])
         self.part.counts += found.counts
         self.part.layouts += found.layouts
@@ -194,18 +172,18 @@ class _Verification:
             result = evolve(
                 result,
                 replicas=tuple(wrong),
-                checkpoint=str(self.request.checkpoint),
+                checkpoint=str(self.checkpoint),
                 exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
             )
             result = evolve(result, notes=tuple(dict.fromkeys((*result.notes, *self.part.notes))))
-            answer = msgspec.json.encode(reported(result, self.request.reports, self.exchange))
+            answer = msgspec.json.encode(reported(result, self.options.reports, self.exchange))
         return msgspec.json.decode(self.exchange.broadcast(answer), type=Result)
 
     def _report(self) -> None:
         """A report that cannot be written is told, and stops nobody."""
-        if self.request.reports is not None:
+        if self.options.reports is not None:
             try:
-                write_rank(self.part, self.request.reports)
+                write_rank(self.part, self.options.reports)
             except OSError as error:
                 self.part.notes.append(f"rank {self.exchange.rank}: the report could not be written: {error}")
 
@@ -217,14 +195,3 @@ def _failed(parts: Sequence[RankPart]) -> Result:
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
     return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))
-
-
-def exclusions_of(contract: ContractFacts | None) -> Exclusions:
-    """The contract's globs of names that are meant to have no counterpart."""
-    if contract is None:
-        return Exclusions()
-    return Exclusions(tensors=_globs(contract.training_only_targets), keys=_globs(contract.inference_only_sources))
-
-
-def _globs(globs: Sequence[str]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((glob, re.compile(fnmatch.translate(glob))) for glob in globs)

@@ -4,7 +4,7 @@ import pytest
 from attrs import field, frozen
 from torch import nn
 
-from shardlint.collect import Collector, collect
+from shardlint.collect import CollectOptions, Collector, collect
 from shardlint.collect.sharding import UnitCollector, sharding_facts
 from shardlint.facts import DENSE, UNMANAGED, OwnershipFacts, UnitFacts
 from shardlint.introspect.walk import walk
@@ -57,7 +57,7 @@ class Registered:
     collector: object
     name: str = "acme"
     section: str = "sharding"
-    pack: str = "acme-pack"
+    label: str = "acme-pack"
     root: str = ""
 
     def collect(self, *arguments):
@@ -81,7 +81,7 @@ def model():
 
 
 def test_a_packs_units_stand_beside_the_built_in_ones(model):
-    facts = collect(Target(model=model), registry=Registry((Registered(Acme()),)))
+    facts = collect(Target(model=model), CollectOptions(packs=Registry((Registered(Acme()),))))
     found = {record.fqn: record for record in facts.sharding.parameters}
     assert (found["0.weight"].owner, found["1.weight"].owner) == ("0", UNMANAGED)
     assert facts.sharding.units[0].domains == {DENSE: ("0.weight",)}
@@ -90,7 +90,7 @@ def test_a_packs_units_stand_beside_the_built_in_ones(model):
 
 
 def test_a_collector_that_fails_half_way_leaves_no_trace_but_its_error(model):
-    facts = collect(Target(model=model), registry=Registry((Registered(Broken()),)))
+    facts = collect(Target(model=model), CollectOptions(packs=Registry((Registered(Broken()),))))
     assert facts.sharding.units == ()
     assert {record.owner for record in facts.sharding.parameters} == {UNMANAGED}
     (problem,) = facts.problems

@@ -1,10 +1,13 @@
 """The D1 rules on live models."""
 
+import pytest
 import torch
 from attrs import evolve
 
-from shardlint.facts import ContractFacts, ContractProblem, Environment, FrozenDict, InvariantOutcome, ReplacementFacts
+from shardlint.contract import Contract, Invariant, Recipe, Replacement
+from shardlint.facts import ContractFacts, Environment, FrozenDict
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
+from shardlint_rules.d1_declarations.base_prefix_dangling import BasePrefixDangling
 from shardlint_rules.d1_declarations.contract_invalid import ContractInvalid
 from shardlint_rules.d1_declarations.declaration_matches_nothing import DeclarationMatchesNothing
 from shardlint_rules.d1_declarations.invariant_phase_unsupported import InvariantPhaseUnsupported
@@ -16,24 +19,36 @@ from support.models import llama, rewrite, saved
 from ..live import facts_of
 
 
-def test_d101_beside_a_live_model():
-    outcome = InvariantOutcome(name="rope", phase="deployment", status="unsupported-phase")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(InvariantPhaseUnsupported, facts), "rope")
+@pytest.mark.live("D101")
+def test_d101_an_invariant_of_a_phase_that_nobody_evaluates():
+    declared = Contract(invariants=(Invariant(name="rope", checker=lambda model: None, phase="deployment"),))
+    assert_findings(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=declared)), "rope")
+    sound = Contract(invariants=(Invariant(name="rope", checker=lambda model: None),))
+    assert_rule_clean(run_rule(InvariantPhaseUnsupported, facts_of(llama(), declared=sound)))
 
 
-def test_d102_beside_a_live_model():
-    problem = ContractProblem(where="acme.contracts:llama", error="returned a dict")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", problems=(problem,)))
-    assert_findings(run_rule(ContractInvalid, facts), "acme.contracts:llama")
+@pytest.mark.live("D102")
+def test_d102_a_recipe_that_changes_the_model():
+    model = llama()
+
+    def careless(model, name):
+        model.model.rotary_emb.inv_freq.zero_()
+        return model.model.rotary_emb.inv_freq.clone()
+
+    declared = Contract(recipes=(Recipe(buffer="**.inv_freq", recipe=careless),))
+    found = run_rule(ContractInvalid, facts_of(model, declared=declared))
+    assert found.findings
+    assert_rule_clean(run_rule(ContractInvalid, facts_of(llama(), declared=Contract())))
 
 
-def test_d103_beside_a_live_model():
-    lost = ReplacementFacts(pattern="model.layers.*.feed_forward", replacement="acme.FusedMLP")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", replacements=(lost,)))
-    assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.feed_forward")
+@pytest.mark.live("D103")
+def test_d103_a_replacement_that_was_not_made():
+    lost, made = Replacement(pattern="model.layers.*.mlp", replacement="Fused*"), Replacement(pattern="model.norm")
+    facts = facts_of(llama(), declared=Contract(replacements=(lost, made)))
+    assert_findings(run_rule(ReplacementUnmatched, facts), "model.layers.*.mlp")
 
 
+@pytest.mark.live("D104")
 def test_d104_a_class_of_ones_own_and_a_contract():
     class Net(torch.nn.Module):
         _keep_in_fp32_modules = ("norm", "router")
@@ -46,6 +61,7 @@ def test_d104_a_class_of_ones_own_and_a_contract():
     assert_findings(run_rule(DeclarationMatchesNothing, facts_of(Net(), contract=contract)), "router", "value_head.*")
 
 
+@pytest.mark.live("D105")
 def test_d105_a_mapping_that_names_no_parameter():
     model = llama(tie_word_embeddings=True)
     type_before = type(model)._tied_weights_keys
@@ -66,6 +82,7 @@ def test_d105_the_form_of_an_older_library():
     assert_rule_clean(run_rule(TieDeclarationBroken, old))
 
 
+@pytest.mark.live("D106")
 def test_d106_nested_flags(tmp_path):
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
@@ -91,3 +108,13 @@ def test_d106_nested_flags(tmp_path):
     rewrite(tmp_path, lambda tensors: [tensors.pop(key) for key in list(tensors) if key.endswith("lm_head.weight")])
     broken, info = LlavaForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert_findings(run_rule(TieFlagsDisagree, disagreeing(broken, info)), "lm_head.weight")
+
+
+@pytest.mark.live("D107")
+def test_d107_keys_of_a_base_model_whose_prefix_leads_nowhere(tmp_path, monkeypatch):
+    model = llama()
+    saved(model.model, tmp_path)
+    assert_rule_clean(run_rule(BasePrefixDangling, facts_of(model, tmp_path)))
+    monkeypatch.setattr(type(model), "base_model_prefix", "backbone")
+    (finding,) = run_rule(BasePrefixDangling, facts_of(model, tmp_path)).findings
+    assert (finding.evidence["prefix"], finding.evidence["attribute"]) == ("backbone", "model")

@@ -8,7 +8,7 @@ from torch import nn
 
 from shardlint import Target
 from shardlint.checkpoint.tokenizer import tokenizer_size
-from shardlint.collect import collect
+from shardlint.collect import CollectOptions, collect
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d1_declarations.option_inert import OptionInert
 from shardlint_rules.d1_declarations.wrap_class_missing import WrapClassMissing
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def facts_of(model, **more):
-    facts = collect(Target(model=model, **more), values=False)
+    facts = collect(Target(model=model, **more), CollectOptions(values=False))
     assert not facts.problems
     return facts
 
@@ -33,6 +33,7 @@ def test_stock_models(family, rule):
     assert_rule_clean(run_rule(rule, facts_of(FAMILIES[family]())))
 
 
+@pytest.mark.live("D108")
 def test_d108_a_block_that_was_replaced_by_another_class():
     model = llama()
 
@@ -45,6 +46,7 @@ def test_d108_a_block_that_was_replaced_by_another_class():
     assert_findings(run_rule(WrapClassMissing, facts_of(llama()), classes=("LlamaLayer",)), "LlamaLayer")
 
 
+@pytest.mark.live("D207")
 def test_d207_a_head_that_the_tie_left_behind(tmp_path):
     model = llama(tie_word_embeddings=True)
     model.head = nn.Linear(16, 32, bias=False)
@@ -85,6 +87,7 @@ def test_d208_targets_of_parameters_and_all_linear():
     assert_rule_clean(run_rule(AdapterTargetUnmatched, facts_of(first)))
 
 
+@pytest.mark.live("D208")
 def test_d208_a_misspelt_target():
     model = adapted(llama(), target_modules=["q_proj", "k_prj"])
     found = run_rule(AdapterTargetUnmatched, facts_of(model))
@@ -136,6 +139,7 @@ def test_d210_a_tokenizer_larger_than_the_embedding(tmp_path):
     assert found.findings[0].evidence["tokenizer"] == 33
 
 
+@pytest.mark.live("D210")
 def test_d210_a_generation_config_of_another_model(tmp_path):
     model = llama()
     saved(model, tmp_path)
@@ -165,6 +169,7 @@ def test_sizes_of_tokenizers(tmp_path, name, content, size):
     assert tokenizer_size(tmp_path) == size
 
 
+@pytest.mark.live("D109")
 def test_d109_prefetch_that_nobody_set():
     facts = facts_of(llama())
     found = run_rule(OptionInert, facts, prefetch=True, loads_checkpoint=True)

@@ -2,19 +2,16 @@
 
 import traceback
 
+import pytest
 import torch
 
+from shardlint.contract import Contract, DataPipeline, DataSemantics, DataStage, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import (
     BuildFacts,
-    ContractFacts,
-    DataFacts,
-    DataSemanticsFacts,
-    DataStageFacts,
     Facts,
-    InvariantOutcome,
 )
-from shardlint.testing import assert_findings, run_rule
+from shardlint.testing import assert_findings, assert_rule_clean, run_rule
 from shardlint_rules.d2_structure.data_contract_mismatch import DataContractMismatch
 from shardlint_rules.d2_structure.forward_field_collision import ForwardFieldCollision
 from shardlint_rules.d2_structure.model_build_failed import ModelBuildFailed
@@ -26,6 +23,7 @@ from support.models import llama
 from ..live import facts_of
 
 
+@pytest.mark.live("D201")
 def test_d201_blocks_every_other_rule():
     try:
         llama(num_attention_heads=3, hidden_act="no such activation")
@@ -40,12 +38,19 @@ def test_d201_blocks_every_other_rule():
     assert_findings(run_rule(ModelBuildFailed, Facts(build=build)), "tests:llama")
 
 
-def test_d202_beside_a_live_model():
-    outcome = InvariantOutcome(name="layers", phase="structure", status="failed")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(StructureInvariantFailed, facts), "layers")
+@pytest.mark.live("D202")
+def test_d202_a_checker_that_asks_the_live_model():
+    def checker(model):
+        return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
+
+    declared = Contract(invariants=(Invariant(name="layers", checker=checker, phase="structure"),))
+    assert_rule_clean(run_rule(StructureInvariantFailed, facts_of(llama(), declared=declared)))
+    found = run_rule(StructureInvariantFailed, facts_of(llama(num_hidden_layers=3), declared=declared))
+    assert_findings(found, "layers")
+    assert found.findings[0].evidence == {"layers": 3}
 
 
+@pytest.mark.live("D203")
 def test_d203_a_lazy_module_and_a_marked_one():
     class FusedPlaceholder(torch.nn.Module):
         def forward(self, hidden):
@@ -56,14 +61,20 @@ def test_d203_a_lazy_module_and_a_marked_one():
     assert_findings(run_rule(PlaceholderLeft, facts_of(model)), "model.layers.1.mlp")
 
 
-def test_d204_beside_a_live_model():
-    stages = (DataStageFacts(name="tokenize", fields=("labels",)), DataStageFacts(name="pack", fields=("labels",)))
-    assert_findings(run_rule(ForwardFieldCollision, facts_of(llama(), data=DataFacts(stages=stages))), "labels")
+@pytest.mark.live("D204")
+def test_d204_two_stages_of_a_pipeline_claim_one_field():
+    def pipeline(*fields):
+        stages = (DataStage(name="tokenize", fields=("labels",)), DataStage(name="pack", fields=fields))
+        return facts_of(llama(), data=DataPipeline(stages=stages))
+
+    assert_findings(run_rule(ForwardFieldCollision, pipeline("labels", "position_ids")), "labels")
+    assert_rule_clean(run_rule(ForwardFieldCollision, pipeline("position_ids")))
 
 
-def test_d205_beside_a_live_model():
-    contract = ContractFacts(
-        source="acme", data=DataSemanticsFacts(labels_shifted=False, runtime_fields=("cu_seqlens",))
-    )
-    facts = facts_of(llama(), contract=contract, data=DataFacts(labels_shifted=True))
+@pytest.mark.live("D205")
+def test_d205_a_pipeline_that_does_not_keep_the_contract():
+    declared = Contract(data=DataSemantics(labels_shifted=False, runtime_fields=("cu_seqlens",)))
+    facts = facts_of(llama(), declared=declared, data=DataPipeline(labels_shifted=True))
     assert_findings(run_rule(DataContractMismatch, facts), "cu_seqlens", "labels")
+    kept = DataPipeline(labels_shifted=False, runtime_fields=("cu_seqlens",))
+    assert_rule_clean(run_rule(DataContractMismatch, facts_of(llama(), declared=declared, data=kept)))

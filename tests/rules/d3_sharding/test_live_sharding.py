@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardlint.collect import collect
+from shardlint.contract import Contract, TopologyConstraint
 from shardlint.facts import ROOT
 from shardlint.target import Target
 from shardlint.testing import run_rule
@@ -62,6 +63,7 @@ def test_a_sound_model_is_clean(mesh, code):
     assert subjects(code, model, torch.optim.SGD(model.parameters(), lr=0.1)) == ()
 
 
+@pytest.mark.live("D206")
 def test_a_module_shared_by_two_units(mesh):
     model = sharded(mesh)
     model.layers[1].up = model.layers[0].up  # before wrapping, torch itself refuses it
@@ -75,6 +77,7 @@ def test_a_shared_module_that_is_a_unit(mesh):
     assert subjects("D206", sharded(mesh, model)) == ()
 
 
+@pytest.mark.live("D209")
 def test_checkpoint_wrappers_below_the_blocks(mesh):
     model = Decoder()
     for layer in model.layers:
@@ -94,11 +97,13 @@ def adapted(mesh, rows):
     return model
 
 
+@pytest.mark.live("D211")
 def test_an_adapter_of_the_local_size(mesh):
     assert subjects("D211", adapted(mesh, lambda weight: weight.to_local().shape[0])) == ("layers.0.up.lora_B.weight",)
     assert subjects("D211", adapted(mesh, lambda weight: weight.shape[0])) == ()
 
 
+@pytest.mark.live("D309")
 def test_flags_against_the_layout(mesh):
     model = Decoder(1)
     up, down = model.layers[0].up, model.layers[0].down
@@ -117,6 +122,7 @@ def test_nothing_but_the_root_wrapped(mesh):
     assert subjects("D314", sharded(mesh), min_elements=100) == ()
 
 
+@pytest.mark.live("D315")
 def test_prefetch_of_itself_and_of_a_module_that_was_replaced(mesh):
     model = sharded(mesh)
     first, second, _ = model.layers
@@ -131,6 +137,7 @@ def test_prefetch_of_itself_and_of_a_module_that_was_replaced(mesh):
     ]
 
 
+@pytest.mark.live("D312")
 def test_a_tied_parameter_cut_unevenly(mesh):
     model = Decoder(1)
     model.embed = nn.Embedding(18, 8)
@@ -140,6 +147,7 @@ def test_a_tied_parameter_cut_unevenly(mesh):
     assert [(item.subject, item.severity.value) for item in found] == [("embed.weight", "warning")]
 
 
+@pytest.mark.live("D316")
 def test_a_local_tensor_of_another_shape(mesh):
     model = Decoder(1)
     wrong = DTensor.from_local(torch.zeros(3, 8), mesh, [Shard(0)], run_check=False, shape=(16, 8), stride=(8, 1))
@@ -147,6 +155,7 @@ def test_a_local_tensor_of_another_shape(mesh):
     assert subjects("D316", model) == ("layers.0.up.weight",)
 
 
+@pytest.mark.live("D304")
 def test_a_root_that_was_never_wrapped(mesh):
     model = Decoder()
     for layer in model.layers:
@@ -154,6 +163,7 @@ def test_a_root_that_was_never_wrapped(mesh):
     assert subjects("D304", model) == ("embed.weight",)
 
 
+@pytest.mark.live("D301")
 def test_a_tie_made_after_wrapping(mesh):
     model = Decoder(1)
     model.head = nn.Linear(8, 16, bias=False)
@@ -177,3 +187,14 @@ def test_one_mesh_for_everything_is_clean():
     assert facts.sharding.reductions[0].ranks == (0, 2)
     assert [facts.sharding.layout_of(item).local_shape for item in facts.sharding.parameters] == [(2, 8), (4, 4)]
     assert [run_rule(RULES[code], facts).subjects for code in ("D304", "D306", "D312", "D316")] == [(), (), (), ()]
+
+
+@pytest.mark.live("D318")
+def test_a_mesh_axis_beyond_the_bounds_of_the_contract(mesh):
+    bounds = {"axis": "fsdp", "maximum": 2}
+    declared = Contract(topology=(TopologyConstraint(name="small", fields=bounds),))
+    facts = collect(Target(model=sharded(mesh), contract=declared))
+    assert run_rule(RULES["D318"], facts).subjects == ("small",)
+    wide = Contract(topology=(TopologyConstraint(name="wide", fields={"axis": "fsdp", "minimum": 2, "divides": 8}),))
+    run = run_rule(RULES["D318"], collect(Target(model=sharded(mesh), contract=wide)))
+    assert (run.subjects, run.reason) == ((), "")

@@ -2,10 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
+from shardlint.contract import Contract, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
-from shardlint.facts import ContractFacts, InvariantOutcome, ProbeFacts
+from shardlint.facts import ContractFacts, ProbeFacts
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d4_materialization.materialization_invariant_failed import MaterializationInvariantFailed
 from shardlint_rules.d4_materialization.meta_tensor_left import MetaTensorLeft
@@ -17,6 +19,7 @@ from support.models import bert, gpt2, llama, rewrite, saved, t5
 from ..live import facts_of
 
 
+@pytest.mark.live("D401")
 def test_d401_a_parameter_and_a_buffer_left_on_meta_gate_validation():
     model = llama()
     model.model.norm.weight = torch.nn.Parameter(torch.empty(16, device="meta"))
@@ -35,6 +38,7 @@ def test_d401_a_tied_model_wholly_on_meta():
     assert len(found.findings) == len(set(model.parameters())) + len(set(model.buffers()))
 
 
+@pytest.mark.live("D402")
 def test_d402_the_recipe_of_a_module():
     model = llama()
     rotary = model.model.rotary_emb
@@ -51,10 +55,16 @@ def test_d402_the_recipe_of_a_module():
     )
 
 
-def test_d403_beside_a_live_model():
-    outcome = InvariantOutcome(name="rope", phase="materialization", status="failed")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(MaterializationInvariantFailed, facts), "rope")
+@pytest.mark.live("D403")
+def test_d403_a_checker_that_asks_the_live_model():
+    def checker(model):
+        return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
+
+    declared = Contract(invariants=(Invariant(name="layers", checker=checker, phase="materialization"),))
+    assert_rule_clean(run_rule(MaterializationInvariantFailed, facts_of(llama(), declared=declared)))
+    found = run_rule(MaterializationInvariantFailed, facts_of(llama(num_hidden_layers=3), declared=declared))
+    assert_findings(found, "layers")
+    assert found.findings[0].evidence == {"layers": 3}
 
 
 def test_d406_to_empty_unties():
@@ -68,6 +78,7 @@ def test_d406_to_empty_unties():
         assert_rule_clean(run_rule(TieNotReal, facts_of(model)))
 
 
+@pytest.mark.live("D406")
 def test_d406_a_replaced_embedding_among_several_ties():
     model = t5()
     assert_rule_clean(run_rule(TieNotReal, facts_of(model)))

@@ -33,6 +33,7 @@ def test_a_stock_model_loaded_from_its_checkpoint_gives_no_finding(family, tmp_p
     assert [item for item in evaluation.findings if item.severity is not Severity.INFO] == []
 
 
+@pytest.mark.live("D408")
 def test_a_head_with_nan_says_where_it_came_from(tmp_path):
     model = llama()
     with torch.no_grad():
@@ -53,6 +54,7 @@ def test_masks_and_bounds_are_no_defects():
     assert_findings(run_rule(NonFiniteState, facts_of(model)), "mask")
 
 
+@pytest.mark.live("D409")
 def test_a_router_bias_in_bfloat16(tmp_path):
     from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 

@@ -2,12 +2,14 @@
 
 import json
 
+import pytest
 import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
 
+from shardlint.contract import Contract, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
-from shardlint.facts import ContractFacts, ConversionFacts, InvariantOutcome, LoadFacts
+from shardlint.facts import ConversionFacts, LoadFacts
 from shardlint.testing import assert_findings, assert_not_evaluated, assert_rule_clean, run_rule
 from shardlint_rules.d5_checkpoint.checkpoint_invariant_failed import CheckpointInvariantFailed
 from shardlint_rules.d5_checkpoint.conversion_not_reversible import ConversionNotReversible
@@ -69,6 +71,7 @@ def test_d501_experts_behind_a_conversion(tmp_path):
     assert_findings(run_rule(CoverageIncomplete, facts_of(loaded, tmp_path, info)), *lost)
 
 
+@pytest.mark.live("D501")
 def test_d501_a_new_head_is_a_warning(tmp_path):
     from transformers import BertForSequenceClassification
 
@@ -96,6 +99,7 @@ def test_d501_causal_masks_of_old_checkpoints(tmp_path):
     assert_rule_clean(run_rule(CoverageIncomplete, facts_of(model, tmp_path)))
 
 
+@pytest.mark.live("D502")
 def test_d502_recorded_conversions():
     reverse = ConversionFacts(
         qualified_type="acme.OneWay", targets=("mlp.experts",), reverse_error="NotImplementedError"
@@ -104,12 +108,19 @@ def test_d502_recorded_conversions():
     assert_findings(run_rule(ConversionNotReversible, facts), "mlp.experts")
 
 
-def test_d503_beside_a_live_model():
-    outcome = InvariantOutcome(name="norms", phase="checkpoint", status="failed")
-    facts = facts_of(llama(), contract=ContractFacts(source="acme", invariants=(outcome,)))
-    assert_findings(run_rule(CheckpointInvariantFailed, facts), "norms")
+@pytest.mark.live("D503")
+def test_d503_a_checker_that_asks_the_live_model():
+    def checker(model):
+        return {"layers": len(model.model.layers)} if len(model.model.layers) != 2 else None
+
+    declared = Contract(invariants=(Invariant(name="layers", checker=checker, phase="checkpoint"),))
+    assert_rule_clean(run_rule(CheckpointInvariantFailed, facts_of(llama(), declared=declared)))
+    found = run_rule(CheckpointInvariantFailed, facts_of(llama(num_hidden_layers=3), declared=declared))
+    assert_findings(found, "layers")
+    assert found.findings[0].evidence == {"layers": 3}
 
 
+@pytest.mark.live("D504")
 def test_d504_a_transposed_matrix(tmp_path):
     model = llama()
     saved(model, tmp_path)
@@ -136,6 +147,7 @@ def test_d505_truncated_pointer_and_missing(tmp_path):
     assert len(run_rule(ShardFileMissing, facts_of(model, tmp_path)).findings) == 3
 
 
+@pytest.mark.live("D506")
 def test_d506_the_wrong_shard_and_an_unnamed_key(tmp_path):
     model = llama()
     saved(model, tmp_path)
@@ -153,6 +165,7 @@ def test_d506_the_wrong_shard_and_an_unnamed_key(tmp_path):
     assert len(run_rule(IndexHeaderDisagree, facts_of(model, tmp_path)).findings) == 2
 
 
+@pytest.mark.live("D515")
 def test_d515_overlapping_ranges(tmp_path):
     model = bert()
     saved(model, tmp_path, "1GB")
@@ -170,6 +183,7 @@ def test_d515_overlapping_ranges(tmp_path):
     assert run_rule(HeaderCorrupt, facts_of(model, tmp_path)).findings
 
 
+@pytest.mark.live("D505")
 def test_d505_a_stray_broken_file_blocks_nothing(tmp_path):
     model = llama()
     saved(model, tmp_path)

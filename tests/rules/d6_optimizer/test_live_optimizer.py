@@ -101,6 +101,7 @@ def test_to_empty_of_a_sharded_model_keeps_the_parameters(one_rank):
     assert codes(model, optimizer) == []
 
 
+@pytest.mark.live("D603")
 def test_built_after_a_forward_without_backward(one_rank):
     model = shard(llama(), reshard_after_forward=False)
     loss = run_forward("llama", model)
@@ -160,6 +161,7 @@ def test_tied_after_the_optimizer_was_built():
     assert (finding.code, finding.evidence["live"]) == ("D603", None)
 
 
+@pytest.mark.live("D605")
 def test_a_parameter_twice():
     model = nn.Linear(2, 2)
     with pytest.warns(UserWarning, match="duplicate"):
@@ -173,6 +175,7 @@ def test_a_parameter_twice():
     ]
 
 
+@pytest.mark.live("D604", "D606")
 def test_left_out_and_frozen():
     model = llama()
     model.model.embed_tokens.requires_grad_(False)
@@ -185,6 +188,7 @@ def test_left_out_and_frozen():
     ]
 
 
+@pytest.mark.live("D607")
 def test_a_tie_that_became_two_tensors_in_two_groups():
     model = gpt2()
     model.lm_head.weight = nn.Parameter(model.transformer.wte.weight.detach().clone())
@@ -196,6 +200,7 @@ def test_a_tie_that_became_two_tensors_in_two_groups():
     assert "D607" not in {code for code, _ in codes(model, optimizer)}
 
 
+@pytest.mark.live("D601")
 def test_state_of_another_layout(one_rank):
     model = shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     optimizer = adamw(model)
@@ -226,6 +231,7 @@ def test_main_parameters_and_gradients():
     ]
 
 
+@pytest.mark.live("D602")
 def test_an_empty_plain_shard():
     """A unit of a framework whose empty shards forget their layout, told by what it has."""
 
@@ -241,6 +247,7 @@ def test_an_empty_plain_shard():
     assert codes(model, optimizer) == [("D602", "weight")]
 
 
+@pytest.mark.live("D608")
 def test_bfloat16_parameters_that_steps_of_the_rate_cannot_move():
     model = llama().to(torch.bfloat16)
     found = [item for item in findings(model, torch.optim.AdamW(model.parameters(), lr=1e-6)) if item.code == "D608"]

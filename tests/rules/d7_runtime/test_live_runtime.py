@@ -125,6 +125,7 @@ class FusedLoss(nn.Module):
         return F.cross_entropy(F.linear(hidden, weight).flatten(0, 1), labels.flatten())
 
 
+@pytest.mark.live("D701")
 def test_d701_a_fused_loss_that_reads_the_weight_of_the_head(mesh):
     model = FusedLoss()
     t = traced(model, lambda: model(**TOKENS).backward())
@@ -187,6 +188,7 @@ def twelve(mesh):
     return sharded(model, mesh, layers), layers
 
 
+@pytest.mark.live("D702")
 def test_d702_a_prefetch_list_in_text_order_of_twelve_layers(mesh):
     model, layers = twelve(mesh)
     order = sorted(range(12), key=str)
@@ -200,6 +202,7 @@ def test_d702_a_prefetch_list_in_text_order_of_twelve_layers(mesh):
     assert "ran before it" in found["model.layers.11"].message
 
 
+@pytest.mark.live("D703")
 def test_d702_right_lists_and_a_backward_that_is_not_the_reverse(mesh):
     model, layers = twelve(mesh)
     for number, layer in enumerate(layers):
@@ -257,6 +260,7 @@ def test_d703_an_all_gather_that_nobody_waits_for(mesh):
     assert "still unconsumed at the optimizer step" in finding.message
 
 
+@pytest.mark.live("D704")
 def test_d704_runtime_invariants_run_with_a_trace_alone():
     model = llama()
     contract = Contract(invariants=(Invariant(name="odd", phase="runtime", checker=lambda _: {"left": 3}),))
@@ -264,6 +268,7 @@ def test_d704_runtime_invariants_run_with_a_trace_alone():
     assert "D704" not in run(model, None, contract)
 
 
+@pytest.mark.live("D705")
 def test_d705_a_declared_field_that_the_batch_lacks():
     model = llama()
     contract = Contract(data=DataSemantics(forward_fields=("input_ids", "position_ids")))
@@ -292,6 +297,7 @@ def test_d706_reentrant_checkpointing_with_frozen_inputs():
     assert run(model, traced(model)) == {}
 
 
+@pytest.mark.live("D706")
 def test_d706_a_checkpoint_around_the_units():
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
 
@@ -330,6 +336,7 @@ def test_d706_experts_without_tokens():
     assert run(model, traced(model, lambda: model(torch.ones(1, 4)).sum().backward())) == {}
 
 
+@pytest.mark.live("D707")
 def test_d707_a_gradient_that_is_nan():
     model = llama()
     model.model.layers[1].mlp.up_proj.weight.register_hook(lambda grad: grad * float("nan"))
@@ -360,6 +367,7 @@ class Sharing(nn.Module):
         return self.second(x)
 
 
+@pytest.mark.live("D708")
 def test_d708_shared_states_as_the_contract_declares_them():
     model = Sharing()
     contract = Contract(shared_state=(SharedState(name="kv", producers=("first",), consumers=("second",)),))
@@ -401,6 +409,7 @@ class Seeing(nn.Module):
         return x + (seen.detach() if self.detached else seen)
 
 
+@pytest.mark.live("D709")
 def test_d709_a_modality_without_gradient_and_text_only_steps():
     contract = Contract(
         data=DataSemantics(modality_fields={"image": ("pixel_values",)}, modality_parameters={"image": ("vision.**",)})
@@ -415,6 +424,7 @@ def test_d709_a_modality_without_gradient_and_text_only_steps():
         assert subjects(run(model, traced(model, step), contract).get("D709", [])) == expected
 
 
+@pytest.mark.live("D711")
 def test_d711_two_forwards_of_checkpointed_units_before_any_backward(mesh):
     def build(sharding):
         model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2)))

@@ -67,15 +67,15 @@ def validate(config: str | None, isolated: bool, require_pack: tuple[str, ...], 
     settings = load(config, isolated)
     session = open_session(settings, registry=packs_of(settings, require_pack, disable_pack))
     parse_outputs(settings.output_format, reporters_of(session.registry), where_set(settings))
-    found = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
-    findings = (*session.registry.diagnostics, *session.selection.diagnostics, *found.diagnostics)
+    applied = apply_suppressions((), settings.suppressions, (), session.today, session.registry.rules)
+    findings = (*session.registry.diagnostics, *session.selection.diagnostics, *applied.diagnostics)
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     echo([finding_line(finding) for finding in findings] + [_validated(settings, errors)])
     return EXIT_UNTRUSTED if errors else EXIT_OK
 
 
 def _validated(settings: Settings, errors: int) -> str:
-    verdict = f"{counted(errors, 'error')} to mend" if errors else "every setting is valid"
+    verdict = f"{counted(errors, 'error')} to fix" if errors else "every setting is valid"
     if settings.file is None:
         return "no configuration file: the defaults hold" + (f", {verdict}" if errors else "")
     return f"{settings.file}: {counted(len(settings.files), 'file')} read, {verdict}"

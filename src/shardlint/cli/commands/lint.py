@@ -1,4 +1,4 @@
-"""`shardlint lint`: look at a target, say what is wrong with it."""
+"""`shardlint lint`: check a target, report what is wrong with it."""
 
 from __future__ import annotations
 

@@ -55,11 +55,11 @@ def command(rules: tuple[str, ...], everything: bool, output_format: str, color:
 
 def _page(text: str, known: dict[str, RulePage], failures: Sequence[str]) -> RulePage:
     """The page of a code, which may be typed in lower case, or name. Raises `Problem` naming what was meant."""
-    found = known.get(text) or known.get(text.upper())
-    if found is None:
+    page = known.get(text) or known.get(text.upper())
+    if page is None:
         problem = f"no rule {text!r}{_hint(text, known)}; `shardlint rules` lists them"
         raise Problem("\n".join((problem, *failures)))
-    return found
+    return page
 
 
 def _hint(text: str, known: dict[str, RulePage]) -> str:

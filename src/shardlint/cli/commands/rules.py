@@ -86,26 +86,26 @@ def command(
         echo(_enabled(decisions, style_of(color)) if enabled else _listed(decisions, style_of(color)))
 
 
-def _record(item: Decision) -> dict[str, object]:
-    rule = item.rule.rule_class
+def _record(decision: Decision) -> dict[str, object]:
+    rule = decision.rule.rule_class
     return {
         "code": rule.code,
         "name": rule.name,
         "phase": rule.phase.value,
-        "severity": (item.severity or rule.severity).value,
+        "severity": (decision.severity or rule.severity).value,
         "cost": rule.cost.value,
-        "summary": _summary(item),
+        "summary": _summary(decision),
         "tags": list(rule.tags),
-        "pack": item.rule.pack,
-        "enabled": item.enabled,
-        "selector": item.selector,
-        "decided_by": item.decided_by,
-        "severity_from": item.severity_from or "default",
+        "pack": decision.rule.pack,
+        "enabled": decision.enabled,
+        "selector": decision.selector,
+        "decided_by": decision.decided_by,
+        "severity_from": decision.severity_from or "default",
     }
 
 
-def _summary(item: Decision) -> str:
-    return " ".join(item.rule.rule_class.page.summary.split())
+def _summary(decision: Decision) -> str:
+    return " ".join(decision.rule.rule_class.page.summary.split())
 
 
 def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
@@ -123,16 +123,16 @@ def _listed(decisions: Sequence[Decision], style: Style) -> list[str]:
     return [*lines, *wrap(last, terminal_width(), "", "  ")]
 
 
-def _identity(item: Decision, columns: Sequence[int]) -> tuple[str, str]:
+def _identity(decision: Decision, columns: Sequence[int]) -> tuple[str, str]:
     """Code and name, as wide as the widest of all phases, so that the phases line up."""
-    rule = item.rule.rule_class
+    rule = decision.rule.rule_class
     return rule.code.ljust(columns[0]), rule.name.ljust(columns[1])
 
 
-def _severity(item: Decision) -> str:
-    rule = item.rule.rule_class
+def _severity(decision: Decision) -> str:
+    rule = decision.rule.rule_class
     heavy = " heavy" if rule.cost is Cost.HEAVY else ""
-    return (item.severity or rule.severity).value + heavy
+    return (decision.severity or rule.severity).value + heavy
 
 
 def _enabled(decisions: Sequence[Decision], style: Style) -> list[str]:

@@ -60,7 +60,7 @@ def command(
     """
     List suppressions with reason and state.
 
-    Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be told.
+    Without TARGET nothing is evaluated, so that only expired suppressions and unknown rules can be reported.
     """
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
@@ -88,8 +88,8 @@ def _states(
     return session.run(*obtain(request, registry, settings)).suppressed.states
 
 
-def _record(item: SuppressionState) -> dict[str, object]:
-    entry = item.suppression
+def _record(state: SuppressionState) -> dict[str, object]:
+    entry = state.suppression
     return {
         "rules": list(entry.rules),
         "subject": entry.subject,
@@ -97,24 +97,24 @@ def _record(item: SuppressionState) -> dict[str, object]:
         "expires": entry.expires.isoformat() if entry.expires else None,
         "expect": entry.expect,
         "source": str(entry.source),
-        "state": item.state.value,
-        "matched": item.matched,
-        "unknown": list(item.unknown),
+        "state": state.state.value,
+        "matched": state.matched,
+        "unknown": list(state.unknown),
     }
 
 
 def _listed(states: Sequence[SuppressionState], style: Style) -> list[str]:
     lines: list[str] = []
     width = terminal_width()
-    for item in states:
-        entry = item.suppression
-        state = style.paint(item.state.value, _COLORS.get(item.state.value, "dim"))
+    for suppression_state in states:
+        entry = suppression_state.suppression
+        state = style.paint(suppression_state.state.value, _COLORS.get(suppression_state.state.value, "dim"))
         lines.append(f"{state} {style.paint(', '.join(entry.rules), 'bold')} {entry.subject}")
         facts = [("reason", entry.reason), ("where", str(entry.source))]
         facts += [("expires", entry.expires.isoformat())] if entry.expires else []
         facts += [("expect", counted(entry.expect, "finding"))] if entry.expect else []
-        facts += [("matched", counted(item.matched, "finding"))] if item.matched else []
-        facts += [("no such", ", ".join(item.unknown))] if item.unknown else []
+        facts += [("matched", counted(suppression_state.matched, "finding"))] if suppression_state.matched else []
+        facts += [("no such", ", ".join(suppression_state.unknown))] if suppression_state.unknown else []
         for label, text in facts:
             lines += labelled(label, text, width, "  ", 9)
     return [*lines, counted(len(states), "suppression")]

@@ -43,25 +43,25 @@ def _without_grad(to_local: Any) -> Any:
         return UNKNOWN
 
 
-def placement(item: Any) -> Placement:
+def placement(live: Any) -> Placement:
     """One placement. The class name is asked first: a strided shard is a `Shard` up to torch 2.9 and none from 2.10."""
-    name, text = type(item).__name__, repr(item)
-    dim = first(item, "dim")
+    name, text = type(live).__name__, repr(live)
+    dim = first(live, "dim")
     if name == "_StridedShard":
-        return Placement(STRIDED, int(dim), int(item.split_factor), text)
+        return Placement(STRIDED, int(dim), int(live.split_factor), text)
     if name in ("Shard", "_MaskShard"):
         return Placement(SHARD, int(dim), None, text)
     if name == "Replicate":
         return Placement(REPLICATE, None, None, text)
     if "Partial" in name:
         return Placement(PARTIAL, None, None, text)
-    return _stranger(item, dim, text)
+    return _stranger(live, dim, text)
 
 
-def _stranger(item: Any, dim: Any, text: str) -> Placement:
+def _stranger(live: Any, dim: Any, text: str) -> Placement:
     """A placement of another framework: it may answer `is_shard()` and its like, or be called something like it."""
     for kind, question in ((SHARD, "is_shard"), (REPLICATE, "is_replicate"), (PARTIAL, "is_partial")):
-        answer = first(item, question)
+        answer = first(live, question)
         try:
             if callable(answer) and answer() is True:
                 return Placement(kind, int(dim) if kind == SHARD else None, None, text)
@@ -73,7 +73,7 @@ def _stranger(item: Any, dim: Any, text: str) -> Placement:
 
 
 def mesh_facts(mesh: Any) -> MeshFacts:
-    """The facts of a device mesh; what it does not tell stays empty."""
+    """The facts of a device mesh; what it does not have stays empty."""
     names = known(first(mesh, "mesh_dim_names"))
     table = first(mesh, "mesh")
     shape = ints(known(first(table, "shape"))) or ints(known(first(mesh, "shape", "mesh_shape"))) or ()
@@ -103,7 +103,9 @@ def _ranks(table: Any, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _flat(items: Any) -> list[int]:
-    return [number for item in items for number in (_flat(item) if isinstance(item, (list, tuple)) else [item])]
+    return [
+        number for element in items for number in (_flat(element) if isinstance(element, (list, tuple)) else [element])
+    ]
 
 
 def is_expert_axis(name: str) -> bool:
@@ -114,4 +116,4 @@ def is_expert_axis(name: str) -> bool:
 def is_expert(axes: Sequence[str], placements: Sequence[Placement], more: Sequence[str] = ()) -> bool:
     """Whether a layout is expert-parallel: an expert axis (or one of `more`) in its mesh, and some shard."""
     named = any(is_expert_axis(axis) or axis in more for axis in axes)
-    return named and any(item.is_shard for item in placements)
+    return named and any(mark.is_shard for mark in placements)

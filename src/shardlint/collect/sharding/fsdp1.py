@@ -71,11 +71,11 @@ class _Wrapper:
 
     def precision(self) -> FrozenDict:
         policy = first(self.module, "mixed_precision")
-        found = {name: first(policy, name) for name in _PRECISION}
+        dtypes = {name: first(policy, name) for name in _PRECISION}
         return FrozenDict(
             {
                 name: value if isinstance(value, bool) else self.tables.text(value)
-                for name, value in found.items()
+                for name, value in dtypes.items()
                 if value is not UNKNOWN and value is not None
             }
         )
@@ -126,11 +126,11 @@ class _Wrapper:
 
     def shared_names(self) -> dict[tuple[int, str], list[str]]:
         """The names of tied parameters, by module and name of the first of them."""
-        found: dict[tuple[int, str], list[str]] = {}
+        names_by_tensor: dict[tuple[int, str], list[str]] = {}
         for info in listed(first(self.flat, "_shared_param_infos")):
             key = (id(info.prim_module), info.prim_param_name)
-            found.setdefault(key, []).extend(self.tables.names(info.module, info.param_name))
-        return found
+            names_by_tensor.setdefault(key, []).extend(self.tables.names(info.module, info.param_name))
+        return names_by_tensor
 
     def layout(self, shape: tuple[int, ...], flat: tuple[int, int] | None) -> int:
         key = ("fsdp1", shape, flat)
@@ -147,7 +147,7 @@ class _Wrapper:
 
 
 def _flat_range(shape: tuple[int, ...], shard: Any) -> tuple[int, int] | None:
-    """Start and length of the elements that this rank holds; None when the handle does not tell."""
+    """Start and length of the elements that this rank holds; None when the handle does not say."""
     inside = as_bool(first(shard, "in_shard"))
     if inside is None:
         return None

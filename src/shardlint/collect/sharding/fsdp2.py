@@ -141,16 +141,16 @@ class _ParameterGroup:
         return "fsdp2" if replicates is UNKNOWN else "hsdp"
 
     def flags(self) -> FrozenDict:
-        found = {name: first(self.group, name) for name in _FLAGS}
-        return FrozenDict({name: value for name, value in found.items() if isinstance(value, bool)})
+        flags = {name: first(self.group, name) for name in _FLAGS}
+        return FrozenDict({name: value for name, value in flags.items() if isinstance(value, bool)})
 
     def precision(self) -> FrozenDict:
         policy = self.missing("mixed_precision", first(self.group, "mp_policy"))
-        found = {name: first(policy, name) for name in _PRECISION}
+        dtypes = {name: first(policy, name) for name in _PRECISION}
         return FrozenDict(
             {
                 name: value if isinstance(value, bool) or value is None else self.tables.text(value)
-                for name, value in found.items()
+                for name, value in dtypes.items()
                 if value is not UNKNOWN
             }
         )
@@ -172,7 +172,7 @@ class _ParameterGroup:
         factor = first(self.group, "gradient_divide_factor")
         if isinstance(factor, (int, float)) and not isinstance(factor, bool):
             return float(factor)
-        # Up to torch 2.7 a factor lives inside a reduce operation, which does not tell it.
+        # Up to torch 2.7 a factor lives inside a reduce operation, which does not say it.
         hidden = factor is UNKNOWN and first(self.group, "reduce_scatter_reduce_op") is not None
         if hidden or size is None:
             self.missing.names.append("divisor")
@@ -183,7 +183,7 @@ class _ParameterGroup:
 def _hooks_alive(state: Any, modules: Iterable[Any]) -> bool | None:
     """Whether the hooks that unshard are still registered: somebody may have cleared them."""
     handle = first(state, "_pre_forward_hook_handle")
-    wanted = {first(item, "id") for item in listed(first(handle, "handles")) or [handle]} - {UNKNOWN}
+    wanted = {first(handle_part, "id") for handle_part in listed(first(handle, "handles")) or [handle]} - {UNKNOWN}
     if not wanted:
         return None
     hooks = (first(module, "_forward_pre_hooks") for module in modules)

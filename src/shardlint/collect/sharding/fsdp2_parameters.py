@@ -42,7 +42,7 @@ class ParameterReader:
         tensor, replaced = values["sharded_param"], False
         others: Sequence[Any] = ()
         if values.get("_unsharded_param") is not None or values.get("_sharded_post_forward_param") is not None:
-            others = [item for item in map(values.get, _OTHER_STATES) if item is not None]
+            others = [state for state in map(values.get, _OTHER_STATES) if state is not None]
         # Whichever of its tensors the model registers now has the names, those of ties included.
         walked = self.find(tensor) or next(filter(None, map(self.find, others)), None)
         if walked is None:
@@ -114,12 +114,12 @@ class ParameterReader:
             getattr(values.get("fsdp_placement"), "dim", None),
             None if source is None else (id(source.mesh), source.placements),
         )
-        found = self.tables.kinds.get(key)
-        if found is None:
+        kind = self.tables.kinds.get(key)
+        if kind is None:
             layout = self.layout(values, tensor, info, source)
             texts = self.tables.text(local.dtype), self.tables.text(local.device)
-            found = self.tables.kinds[key] = (layout, self.tables.domain(layout), *texts)
-        return found
+            kind = self.tables.kinds[key] = (layout, self.tables.domain(layout), *texts)
+        return kind
 
     def layout(self, values: Mapping[str, Any], tensor: Any, info: Any, source: Any) -> int:
         """The index of the parameter's layout in the tables."""
@@ -151,8 +151,8 @@ def values_of(param: Any) -> Mapping[str, Any]:
     values: Mapping[str, Any] = getattr(param, "__dict__", {})
     if "sharded_param" in values and "_module_info" in values:
         return values
-    found = ((name, first(param, name)) for name in _ATTRIBUTES)
-    return {name: value for name, value in found if value is not UNKNOWN}
+    pairs = ((name, first(param, name)) for name in _ATTRIBUTES)
+    return {name: value for name, value in pairs if value is not UNKNOWN}
 
 
 def _cut_of(tensor: Any) -> tuple[Any, Any, Any]:

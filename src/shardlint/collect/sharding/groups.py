@@ -14,7 +14,7 @@ _Answer = TypeVar("_Answer")
 
 
 def ranks_of(group: Any) -> tuple[int, ...] | None:
-    """The global ranks of a process group; None when there is none or it does not tell."""
+    """The global ranks of a process group; None when there is none or it does not say."""
     if group is None or group is UNKNOWN:
         return None
     distributed = sys.modules.get("torch.distributed")

@@ -75,9 +75,9 @@ class _Cell:
 
     def cells(self, name: str) -> tuple[str, ...]:
         for holder in (self.scheduler, self.state, self.module):
-            found = first(holder, name)
-            if found is not UNKNOWN:
-                return tuple(self.tables.module_name(cell) for cell in listed(found))
+            cells = first(holder, name)
+            if cells is not UNKNOWN:
+                return tuple(self.tables.module_name(cell) for cell in listed(cells))
         return ()
 
     def record(self, param: Any, index: int) -> OwnershipFacts:

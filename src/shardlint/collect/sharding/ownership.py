@@ -31,7 +31,7 @@ def sharding_facts(
     """
     Return who owns each parameter of the walked model.
 
-    `optimizer` (one, or several) tells which parameters are optimised; `expert_axes` are names of mesh axes that
+    `optimizer` (one, or several) says which parameters are optimised; `expert_axes` are names of mesh axes that
     distribute experts beside the known ones; `collectors` are those of packs (each with a `collect_units` like
     `UnitCollector`), asked after the built-in ones. One that raises is handed to `failed` and leaves no trace.
     """
@@ -85,8 +85,8 @@ def _ask(collector: Any, tables: OwnershipTables, failed: Callable[[Any, BaseExc
         failed(collector, error)
 
 
-def _unmanaged(tables: OwnershipTables, item: WalkedTensor) -> list[OwnershipFacts]:
-    tensor = item.tensor
+def _unmanaged(tables: OwnershipTables, walked: WalkedTensor) -> list[OwnershipFacts]:
+    tensor = walked.tensor
     layout = plain_layout(tables, tensor)
     requires_grad = bool(first(tensor, "requires_grad"))
     common: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _unmanaged(tables: OwnershipTables, item: WalkedTensor) -> list[OwnershipFac
         "optimized": tables.is_optimized(tensor),
         "marks": marks_of(tensor),
     }
-    return [OwnershipFacts(fqn=name, **common) for name in dict.fromkeys(item.names)]
+    return [OwnershipFacts(fqn=name, **common) for name in dict.fromkeys(walked.names)]
 
 
 def _moment(tables: OwnershipTables) -> str:

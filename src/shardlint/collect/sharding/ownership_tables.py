@@ -13,7 +13,6 @@ from ...facts.sharding import (
     DENSE,
     EXPERT,
     LOCAL,
-    ROOT,
     UNTRACKED,
     LayoutFacts,
     MeshFacts,
@@ -23,7 +22,7 @@ from ...facts.sharding import (
 )
 from ...introspect.versioned import UNKNOWN
 from ...introspect.walk import Walk
-from ...names import natural_key
+from ...names import ROOT, natural_key
 from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
 
 MARKS = (
@@ -82,19 +81,19 @@ class OwnershipTables:
         """The placements of a live tensor or spec."""
         try:
             key = tuple(items)
-            found = self._placements.get(key)
+            known = self._placements.get(key)
         except TypeError:
-            return tuple(placement(item) for item in items)
-        if found is None:
-            found = self._placements[key] = tuple(placement(item) for item in key)
-        return found
+            return tuple(placement(live) for live in items)
+        if known is None:
+            known = self._placements[key] = tuple(placement(live) for live in key)
+        return known
 
     def layout(self, key: Hashable, make: Callable[[], LayoutFacts]) -> int:
         """The index of the layout that belongs to `key`, made when the key is new."""
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._intern("layout", make(), self.layouts)
-        return found
+        index = self._memo.get(key)
+        if index is None:
+            index = self._memo[key] = self._intern("layout", make(), self.layouts)
+        return index
 
     def keep(self, *items: Any) -> None:
         """Keep objects alive whose ids are part of a key."""
@@ -120,16 +119,16 @@ class OwnershipTables:
 
     def domain(self, layout: int) -> str:
         """DENSE or EXPERT, by the names of the mesh axes and the placements of the layout."""
-        found = self._domains.get(layout)
-        if found is None:
+        domain = self._domains.get(layout)
+        if domain is None:
             facts = self.layouts[layout]
             source, mesh = self._axes(facts.source_mesh), self._axes(facts.mesh)
             expert = is_expert(source, facts.source_placements, self.extra_axes) or (
                 any(axis in self.storage_axes for axis in (*source, *mesh))
                 and is_expert(mesh, facts.placements, self.storage_axes)
             )
-            found = self._domains[layout] = EXPERT if expert else DENSE
-        return found
+            domain = self._domains[layout] = EXPERT if expert else DENSE
+        return domain
 
     def _axes(self, index: int | None) -> tuple[str, ...]:
         return () if index is None else self.meshes[index].axes
@@ -137,10 +136,10 @@ class OwnershipTables:
     def identity(self, tensor: Any) -> int:
         """A small number for a live object: the same for the same one."""
         count = len(self._identities)
-        found = self._identities.setdefault(id(tensor), count)
-        if found == count:
-            self.objects[found] = tensor  # which keeps it alive as well
-        return found
+        number = self._identities.setdefault(id(tensor), count)
+        if number == count:
+            self.objects[number] = tensor  # which keeps it alive as well
+        return number
 
     def stand_in(self, tensor: Any, identity: int) -> None:
         """Remember that `tensor` takes the place of the parameter of that identity during a step."""
@@ -153,17 +152,17 @@ class OwnershipTables:
 
     def text(self, value: Any) -> str:
         """The name of a dtype or device."""
-        found = self._texts.get(value)
-        if found is None:
-            found = self._texts[value] = str(value).removeprefix("torch.")
-        return found
+        text = self._texts.get(value)
+        if text is None:
+            text = self._texts[value] = str(value).removeprefix("torch.")
+        return text
 
     def module_name(self, module: Any) -> str:
         """The FQN of a module, `<root>` for the root, `<untracked:Class>` when it is not in the tree."""
-        found = self.walk.find_module(module)
-        if found is None:
+        walked = self.walk.find_module(module)
+        if walked is None:
             return f"{UNTRACKED}{type(module).__name__}>"
-        return found.fqn or ROOT
+        return walked.fqn or ROOT
 
     def owner_name(self, modules: Iterable[Any]) -> str:
         """One name for the modules of a unit."""
@@ -171,10 +170,10 @@ class OwnershipTables:
 
     def names(self, module: Any, name: str, fallback: str | None = None) -> list[str]:
         """Every FQN of the parameter that `module` registers as `name`."""
-        found = self.walk.find_module(module)
-        if found is None:
+        walked = self.walk.find_module(module)
+        if walked is None:
             return [fallback or f"{UNTRACKED}{type(module).__name__}>.{name}"]
-        return [f"{prefix}.{name}" if prefix else name for prefix in found.names]
+        return [f"{prefix}.{name}" if prefix else name for prefix in walked.names]
 
     def is_optimized(self, tensor: Any) -> bool | None:
         """Whether the optimizer holds the tensor; None when there is no optimizer."""
@@ -205,11 +204,11 @@ class OwnershipTables:
 
     def _intern(self, kind: str, value: Any, table: list[Any]) -> int:
         key = (kind, value)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = len(table)
+        index = self._memo.get(key)
+        if index is None:
+            index = self._memo[key] = len(table)
             table.append(value)
-        return found
+        return index
 
 
 def marks_of(tensor: Any) -> FrozenDict:

@@ -7,15 +7,16 @@ A tile that differs, or that holds an infinity or NaN, goes to `diagnose`. Nothi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
 
 from ..storage.reader import Reader
+from ..storage.stored_tensors import TensorSource
 from ..symbolic.arithmetic import apply_steps
 from ..symbolic.blocks import Block, Step
-from ..symbolic.tensor import Held, Node
+from ..symbolic.tensor import Held, Node, SymbolicTensor
 from .bits import UNSIGNED, Bits, bits_of, has_nonfinite, lossless, values_of
 from .counts import Tally
 from .diagnose import Evidence, diagnose
@@ -160,3 +161,13 @@ def _source_patterns(piece: Piece, tile: Tile, reader: Reader) -> Bits:
         one = bits_of(torch.full((1,), block.fill, dtype=piece.source_dtype))
         return np.broadcast_to(one.view(UNSIGNED[one.itemsize]), [size for size, _, _ in tile.digits])
     return reader.patterns(block.source, tile.source, [(size, stride) for size, _, stride in tile.digits])
+
+
+def pieces_of(live: LiveBytes, region: SymbolicTensor, sources: Mapping[str, TensorSource]) -> Iterator[Piece]:
+    """The pieces of a local tensor whose elements must be those of a symbolic tensor of the same shape."""
+    for block in region.blocks:
+        source = block.source
+        dtype = region.dtype
+        if source is not None:
+            dtype = source.dtype if isinstance(source, Node) else sources[source].dtype
+        yield Piece(live, block, dtype)

@@ -22,18 +22,17 @@ from ...checkpoint.chunks import Budget, Chunk, chunk_faults
 from ...checkpoint.dcp_metadata import (
     METADATA,
     SHAPELESS,
+    DescribedObject,
+    DescribedTensor,
     Metadata,
     MetadataError,
-    chunk_of,
-    dtype_of,
+    Undescribed,
+    descriptions,
     ints_of,
-    is_tensor,
     read_metadata,
-    state_of,
 )
 from ...checkpoint.files import FileRefusedError, inside
 from ...checkpoint.inert_pickle import InertObject, Outside, read_stream
-from ...introspect.plain import encodable
 from ..symbolic.blocks import Block
 from ..symbolic.radix import normalise
 from .chunked_tensor import pieced
@@ -87,29 +86,32 @@ class _ArchiveReader:
         tensors: dict[str, TensorSource] = {}
         refused: dict[str, str] = {}
         others: list[str] = []
-        for name, value in self.metadata.tensors.items():
-            if not isinstance(name, str):
+        for record in descriptions(self.metadata):
+            key = record.key
+            if key is None:
                 refused["a name that is no text"] = "nothing can be compared with it"
                 continue
-            key = encodable(name)
-            if not is_tensor(value):
+            if isinstance(record, DescribedObject):
                 others.append(key)
                 continue
             if key in tensors or key in refused:
                 tensors.pop(key, None)
                 refused[key] = "the folder has another tensor whose name is written alike"
                 continue
+            if isinstance(record, Undescribed):
+                refused[key] = f"{record.reason}: {record.detail}"
+                continue
             try:
-                tensors[key] = self.tensor(key, name, state_of(value))
+                tensors[key] = self.tensor(record)
             except ReadError as error:
                 refused[key] = str(error)
             except SHAPELESS as error:
                 refused[key] = f"its description cannot be followed: {type(error).__name__}: {error}"
         return Folder(tensors=tensors, others=tuple(others), refused=refused)
 
-    def tensor(self, key: str, name: str, state: dict[str, Any]) -> TensorSource:
-        shape, dtype = ints_of(state["size"]), _dtype(state["properties"])
-        chunks = list(dict.fromkeys(map(chunk_of, state["chunks"])))
+    def tensor(self, record: DescribedTensor) -> TensorSource:
+        key, name, shape, dtype = record.key, record.name, record.shape, _dtype(record.dtype)
+        chunks = list(dict.fromkeys(record.chunks))
         for _, detail in chunk_faults(shape, chunks, self.budget):
             raise ReadError(f"{key}: {detail}")
         full = [chunk for chunk in chunks if math.prod(chunk.sizes)]
@@ -131,11 +133,11 @@ class _ArchiveReader:
         return Block(chunk.offsets, axes, key, piece.offset), source
 
 
-def _dtype(properties: Any) -> torch.dtype:
-    found = getattr(torch, dtype_of(properties), None)
-    if not isinstance(found, torch.dtype):
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise TypeError("a dtype that the installed torch does not have")
-    return found
+    return dtype
 
 
 @frozen(kw_only=True)

@@ -44,7 +44,7 @@ class OversizedTensor(Rule):
 
     def subjects(self, facts: Facts) -> Iterable[TensorFacts]:
         """Every parameter of the model."""
-        return facts.model.parameters if facts.model else ()  # `needs` says that there is one
+        return facts.require(Section.MODEL).parameters
 
     def judge(self, subject: TensorFacts, facts: Facts) -> Iterator[Finding]:
         """Yield a finding for a parameter above the limit."""
@@ -82,7 +82,7 @@ class HalfPrecisionNorm(Rule):
 
     def subjects(self, facts: Facts) -> Iterable[TensorFacts]:
         """Every norm weight; a model without norms cannot be judged."""
-        parameters = facts.model.parameters if facts.model else ()
+        parameters = facts.require(Section.MODEL).parameters
         if not any("norm" in tensor.fqn for tensor in parameters):
             raise NotEvaluated("the model has no parameter whose name says that it is a norm")
         return [tensor for tensor in parameters if "norm" in tensor.fqn and len(tensor.shape) == 1]

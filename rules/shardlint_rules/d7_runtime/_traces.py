@@ -1,27 +1,9 @@
-"""Words and small questions that the rules of this phase share."""
+"""What the rules of this phase ask of a trace before what is absent in it proves anything."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from shardlint import Facts, NotEvaluated
+from shardlint import NotEvaluated
 from shardlint.facts import RuntimeFacts
-
-SHOWN = 6
-"""Names that a message lists before it only counts the rest; the evidence has them all."""
-
-
-def runtime_of(facts: Facts) -> RuntimeFacts:
-    """The runtime section of rules that need it."""
-    assert facts.runtime is not None
-    return facts.runtime
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    held = list(dict.fromkeys(names))
-    more = len(held) - SHOWN
-    return ", ".join(held[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def complete(runtime: RuntimeFacts) -> None:
