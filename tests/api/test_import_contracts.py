@@ -22,7 +22,7 @@ MODULES = {
 # What handles live tensors, or calls what does. Whatever is not named here has to work where no torch is installed.
 WITH_TORCH = {
     *("shardlint.api", "shardlint.cli", "shardlint.__main__", "shardlint.collect", "shardlint.integrations"),
-    *("shardlint.loading", "shardlint.ranks", "shardlint.tracing", "shardlint.weights"),
+    *("shardlint.lint_options", "shardlint.loading", "shardlint.ranks", "shardlint.tracing", "shardlint.weights"),
 }
 
 

@@ -74,7 +74,7 @@ def test_meta_models_have_no_values():
 
 def test_they_can_be_left_out():
     facts = collect(Target(model=nn.Linear(2, 2)), CollectOptions(values=False))
-    assert facts.absent["values"] == "nobody asked for a look at values"
+    assert facts.absent["values"] == "values were not asked for"
 
 
 def test_what_is_no_plain_tensor_is_skipped_with_its_reason():

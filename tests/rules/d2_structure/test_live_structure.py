@@ -23,7 +23,7 @@ from support.models import llama
 from ..live import facts_of
 
 
-@pytest.mark.live("D201")
+@pytest.mark.live("D201", collects=False)
 def test_d201_blocks_every_other_rule():
     try:
         llama(num_attention_heads=3, hidden_act="no such activation")

@@ -14,9 +14,11 @@ class Evidence:
     """Tells of a live name whether the checkpoint filled it, and how."""
 
     def has(self, name: str) -> bool:
+        """Whether the checkpoint filled the live name."""
         raise NotImplementedError
 
     def how(self, name: str) -> TargetClass:
+        """In which way it filled the live name, of which `has` is true."""
         raise NotImplementedError
 
 
@@ -27,9 +29,11 @@ class HeaderEvidence(Evidence):
         self._names = names
 
     def has(self, name: str) -> bool:
+        """Whether the checkpoint filled the live name."""
         return name in self._names
 
     def how(self, name: str) -> TargetClass:
+        """In which way it filled the live name, of which `has` is true."""
         return TargetClass.DIRECT_LOAD
 
 
@@ -52,11 +56,13 @@ class ReportEvidence(Evidence):
         self._patterns: dict[str, TargetClass] = {}
 
     def has(self, name: str) -> bool:
+        """Whether the checkpoint filled the live name."""
         if name in self._missing:
             return False
         return self._loaded is None or name in self._loaded or name in self._mismatched
 
     def how(self, name: str) -> TargetClass:
+        """In which way it filled the live name, of which `has` is true."""
         if name in self._mismatched:
             return TargetClass.SHAPE_MISMATCH
         pattern = re.sub(r"[0-9]+", "0", name)
@@ -95,10 +101,12 @@ class PlanEvidence(Evidence):
         return self._tensors.get(name) or self._tensors.get(without_adapter(name))
 
     def has(self, name: str) -> bool:
+        """Whether the checkpoint filled the live name."""
         found = self._find(name)
         return found is not None and (found.status not in ("missing", "error") or found.name in self._odd)
 
     def how(self, name: str) -> TargetClass:
+        """In which way it filled the live name, of which `has` is true."""
         found = self._find(name)
         assert found is not None
         if found.status != "loaded":

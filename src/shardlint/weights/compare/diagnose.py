@@ -15,7 +15,7 @@ from .tiles import Tile
 
 
 @frozen(kw_only=True)
-class Evidence:
+class TileEvidence:
     """
     One tile with both sides at hand, flat, in source order.
 
@@ -32,7 +32,7 @@ class Evidence:
     loaded: torch.Tensor
 
 
-def diagnose(evidence: Evidence, tally: Tally, *, detailed: bool) -> None:
+def diagnose(evidence: TileEvidence, tally: Tally, *, detailed: bool) -> None:
     """Count differences and non-finite elements, keep the first; with `detailed` measure the errors too."""
     loaded = bits_of(evidence.loaded).reshape(-1)
     differs = evidence.actual != loaded
@@ -63,7 +63,7 @@ def values(patterns: Bits, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(patterns.copy().view(np.uint8)).view(dtype)
 
 
-def _exact_differences(evidence: Evidence, differs: Bits) -> Bits:
+def _exact_differences(evidence: TileEvidence, differs: Bits) -> Bits:
     """Where the live value is not the reference itself: no cast allowed, and the zeros differ in sign."""
     if evidence.reference.dtype == evidence.live.dtype:
         return differs
@@ -90,7 +90,7 @@ def _mixed_differences(actual: torch.Tensor, reference: torch.Tensor) -> Bits:
     return np.asarray(((whole.double() != real) | ~there_and_back).numpy())
 
 
-def _nonfinite(evidence: Evidence) -> Bits | None:
+def _nonfinite(evidence: TileEvidence) -> Bits | None:
     """Where either side is not finite; None when both are everywhere."""
     reference = bits_of(evidence.reference).reshape(-1)
     one = has_nonfinite(evidence.actual, evidence.live.dtype)
@@ -109,7 +109,7 @@ def largest_error(actual: torch.Tensor, reference: torch.Tensor) -> float | None
     return error if np.isfinite(error) else None
 
 
-def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
+def _difference(evidence: TileEvidence, at: int, cast_only: bool) -> Difference:
     live, source = offsets_at(evidence.tile, at)
     actual = values(evidence.actual[at : at + 1], evidence.live.dtype)
     reference, loaded = (item.reshape(-1)[at : at + 1].clone() for item in (evidence.reference, evidence.loaded))
@@ -129,7 +129,7 @@ def _difference(evidence: Evidence, at: int, cast_only: bool) -> Difference:
     )
 
 
-def _live_index(evidence: Evidence, live: int, source: int) -> tuple[int, ...]:
+def _live_index(evidence: TileEvidence, live: int, source: int) -> tuple[int, ...]:
     """The index of a live element: by its place in storage, or by its source where elements share one place."""
     index = evidence.block.index_of(source) if evidence.live.repeats else None
     return evidence.live.index_of(live) if index is None else evidence.live.shifted(index)

@@ -19,7 +19,7 @@ from ..symbolic.blocks import Block, Step
 from ..symbolic.tensor import Held, Node, SymbolicTensor
 from .bits import UNSIGNED, Bits, bits_of, has_nonfinite, lossless, values_of
 from .counts import Tally
-from .diagnose import Evidence, diagnose
+from .diagnose import TileEvidence, diagnose
 from .live_tensor import LiveBytes
 from .tiles import Limits, Tile, cut, nest_of
 
@@ -136,7 +136,7 @@ def _general(piece: Piece, tile: Tile, reader: Reader, tally: Tally, detailed: b
         same = np.array_equal(actual.reshape(-1), bits_of(loaded).reshape(-1)) and not has_nonfinite(actual, live.dtype)
         if same and (piece.harmless or _survives(loaded, reference)):
             return True
-    evidence = Evidence(
+    evidence = TileEvidence(
         live=piece.live,
         block=piece.block,
         key=piece.key,
