@@ -16,5 +16,5 @@ def after_backward(runtime: RuntimeFacts) -> None:
     """Raise `NotEvaluated` when no gradient can be expected: the traced block raised, or had no backward."""
     if runtime.raised:
         raise NotEvaluated(f"the traced block raised {runtime.raised}")
-    if not runtime.backwards and not any(gradient.present for gradient in runtime.gradients):
+    if not runtime.backwards and not any(gradient.present or gradient.accumulated for gradient in runtime.gradients):
         raise NotEvaluated("no backward was traced")

@@ -36,11 +36,12 @@ class ParameterWithoutGradient(Rule):
     A trainable parameter got no gradient in any traced step.
 
     ## What it does
-    Looks at the gradients before each traced optimizer step (without one: at the end of the trace). Parameters that
-    had none at any look are reported, by unit when none of the unit's had one. It is an error when a reentrant
-    checkpoint region cut them off; these are reported also when the traced block raised, as the backward of a loss
-    without a graph does. Experts that were not called while others of their block were are left out, and
-    so is what the option `unused` names.
+    Looks at the gradients at each traced optimizer step (without one: after each backward). Parameters that had none at
+    any look are reported, by unit when none of the unit's had one; also when the backward gave them one that no
+    optimizer saw, because synchronisation was left switched off or gradients were cleared before the step. It is an
+    error when a reentrant checkpoint region cut them off; these are reported also when the traced block raised, as the
+    backward of a loss without a graph does. Experts that were not called while others of their block were are left out,
+    and so is what the option `unused` names.
 
     ## Why it is unsafe
     The parameter does not train, though it is meant to: a branch that is never taken, an output that no loss reads, a
@@ -59,7 +60,9 @@ class ParameterWithoutGradient(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         runtime = facts.require(Section.RUNTIME)
-        missing = [gradient for gradient in runtime.gradients if not gradient.present and not self._declared(gradient)]
+        missing = [
+            gradient for gradient in runtime.gradients if not runtime.reached(gradient) and not self._declared(gradient)
+        ]
         missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
         if runtime.raised:  # when nothing at all has a graph, the backward itself raises
             cut = {unit.name for unit in runtime.units if unit.cut_off}
@@ -105,7 +108,9 @@ class ParameterWithoutGradient(Rule):
     ) -> Finding:
         cut = unit is not None and unit.cut_off
         idle = all(gradient.module_ran is False for gradient in items)
+        lost = all(gradient.accumulated for gradient in items)
         reason = "; its region of a reentrant checkpoint had no input that needs one" if cut else ""
+        reason = reason or ("; the backward gave it one, which was gone when the optimizer stepped" if lost else "")
         reason = reason or ("; no module that holds it was called" if idle else "")
         return self.finding(
             subject=subject,

@@ -83,11 +83,12 @@ class TracedUnit:
 @frozen(kw_only=True)
 class GradientFacts:
     """
-    The gradient of one trainable parameter, by identity, at each look: before optimizer steps, else at the end.
+    The gradient of one trainable parameter, by identity, at each look: at optimizer steps, else at the end.
 
-    `present` counts the looks at which it was there, `not_finite` are the numbers of those at which it held NaN or
-    Inf, `zero` counts those at which it was zero everywhere. `module_ran` says whether a module that holds the
-    parameter was called (None: not observed); `units` are the units that hold it.
+    `accumulated` counts the backwards in which the parameter got a gradient, whoever used it then. `present` counts the
+    looks at which it was there, `not_finite` are the numbers of those at which it held NaN or Inf, `zero` counts
+    those at which it was zero everywhere. `module_ran` says whether a module that holds the parameter was called (None:
+    not observed); `units` are the units that hold it.
     """
 
     fqn: str
@@ -97,6 +98,7 @@ class GradientFacts:
     not_finite: tuple[int, ...] = ()
     zero: int = 0
     module_ran: bool | None = None
+    accumulated: int = 0
 
     @property
     def finite(self) -> bool:
@@ -142,7 +144,8 @@ class RuntimeFacts:
     """
     What happened between entering and leaving the trace, on this rank.
 
-    `looks` says at which moments gradients and pending all-gathers were read: `optimizer-step` or `end`. `backwards`
+    `looks` says at which moments gradients and pending all-gathers were read: `optimizer-step` (before it, or after it
+    when the step runs a closure), `backward` (after it, while no optimizer is known) or `end`. `backwards`
     says whether any backward was seen. `raised` is the error that ended the trace, `raised_in` the unit that was
     running then. `dropped` counts events beyond the limit of the trace, `state_dropped` those of shared state.
     """
@@ -165,6 +168,10 @@ class RuntimeFacts:
     def optimizer_stepped(self) -> bool:
         """Whether an optimizer of the model stepped within the trace."""
         return "optimizer-step" in self.looks
+
+    def reached(self, gradient: GradientFacts) -> bool:
+        """Whether the parameter got a gradient that something could use: at a look, or while no optimizer stepped."""
+        return bool(gradient.present or (gradient.accumulated and not self.optimizer_stepped))
 
     def order(self, kind: str, step: int | None = None) -> tuple[str, ...]:
         """The units of the events of one kind, in their order; of one micro-step, or of all."""

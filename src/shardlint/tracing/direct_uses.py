@@ -19,7 +19,6 @@ _HARMLESS = frozenset(
         "__len__",
         "size",
         "dim",
-        "detach",
         "numel",
         "nelement",
         "stride",
@@ -36,6 +35,12 @@ _HARMLESS = frozenset(
         "register_post_accumulate_grad_hook",
     )
 )
+_VIEWS = frozenset(("T", "mT", "H", "mH", "data", "real", "imag"))
+"""Properties that give the values of a tensor; all others only describe it."""
+
+_OUTSIDE_THE_GRAPH = frozenset(("data", "detach"))
+"""Views without a graph: a use only within a forward, because elsewhere they are logged, saved or compared."""
+
 _FRAMEWORK = ("/torch/distributed/", "/torch/_dynamo/", "/torch/optim/")
 
 
@@ -53,12 +58,27 @@ def use_mode(recorder: Recorder, sharded: dict[int, tuple[str, str]]) -> Any:
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for arg in args:
                 if id(arg) in sharded and not recorder.gathering:
-                    name = getattr(func, "__name__", "")
-                    if name not in _HARMLESS and torch.is_grad_enabled() and graph_task() == -1:
+                    name = _called(func)
+                    if _is_use(name, within=recorder.in_forward) and torch.is_grad_enabled() and graph_task() == -1:
                         _write_down(recorder, sharded[id(arg)], name)
             return func(*args, **(kwargs or {}))
 
     return Uses()
+
+
+def _called(function: Any) -> str:
+    """The name of a function; of a property that is read, that of the property when it gives values."""
+    name = str(getattr(function, "__name__", ""))
+    if name == "__get__":
+        read = str(getattr(getattr(function, "__self__", None), "__name__", ""))
+        return read if read in _VIEWS else name
+    return name
+
+
+def _is_use(name: str, *, within: bool) -> bool:
+    if name in _OUTSIDE_THE_GRAPH:
+        return within
+    return name not in _HARMLESS
 
 
 def _write_down(recorder: Recorder, place: tuple[str, str], function: str) -> None:

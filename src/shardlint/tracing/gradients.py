@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import define, field
@@ -12,12 +12,15 @@ from ..facts import GradientFacts, PendingGather
 from ..introspect.versioned import UNKNOWN, first, listed
 from .units import LiveUnit, TracedParameter
 
+OPTIMIZER_STEP, BACKWARD, END = "optimizer-step", "backward", "end"
+
 _GATHERS = ("_all_gather_result", "allgather_handle", "allgather_output", "all_gather_handle", "all_gather_output")
 
 
 @define
 class _Seen:
     present: int = 0
+    accumulated: int = 0
     not_finite: list[int] = field(factory=list)
     zero: int = 0
 
@@ -36,24 +39,42 @@ class Looks:
         """Read every trainable parameter's gradient and every unit's all-gathers, now."""
         number = len(self.moments)
         self.moments.append(moment)
-        self.pending += [PendingGather(unit=unit.name, look=number) for unit in self.units if is_pending(unit)]
-        gradients = []
-        for index, (parameter, _) in enumerate(self.parameters):
-            tensor = parameter.read()
-            if not tensor.requires_grad:
-                continue
-            gradient = gradient_of(parameter)
-            if gradient is None and tensor.numel() == 0:
-                continue  # FSDP1 left nothing of it on this rank, so that its absence says nothing
-            seen = self._seen.setdefault(index, _Seen())
-            if gradient is not None:
-                gradients.append((seen, gradient))
+        if moment != BACKWARD:  # an all-gather may outlive the backward, and be waited for before the step
+            self.pending += [PendingGather(unit=unit.name, look=number) for unit in self.units if is_pending(unit)]
+        if moment == END and BACKWARD in self.moments:
+            return  # what came was read after each backward
+        gradients = [
+            (seen, gradient)
+            for seen, gradient in self._gradients(at_step=moment == OPTIMIZER_STEP)
+            if gradient is not None
+        ]
         for (seen, _), size in zip(gradients, _magnitudes([gradient for _, gradient in gradients]), strict=True):
             seen.present += 1
             if not math.isfinite(size):
                 seen.not_finite.append(number)
             elif size == 0.0:
                 seen.zero += 1
+
+    def _gradients(self, *, at_step: bool) -> Iterator[tuple[_Seen, Any]]:
+        """Every trainable parameter with its gradient, None without one."""
+        for index, (parameter, _) in enumerate(self.parameters):
+            tensor = parameter.read()
+            if not tensor.requires_grad:
+                continue
+            gradient = gradient_of(parameter, at_step=at_step)
+            if gradient is None and tensor.numel() == 0:
+                continue  # FSDP1 left nothing of it on this rank, so that its absence says nothing
+            yield self._seen.setdefault(index, _Seen()), gradient
+
+    def accumulated(self) -> None:
+        """A backward is over: count the parameters that have a gradient now."""
+        for seen, gradient in self._gradients(at_step=False):
+            seen.accumulated += gradient is not None
+
+    def accumulated_in(self, index: int) -> None:
+        """The parameter got a gradient in a backward that goes on, and may lose it before its end."""
+        seen = self._seen.setdefault(index, _Seen())
+        seen.accumulated = max(seen.accumulated, 1)
 
     def facts(self, ran: set[int], unobserved: set[int]) -> tuple[GradientFacts, ...]:
         """The gradients as facts. `ran` and `unobserved` are ids of modules that were called, or cannot be watched."""
@@ -66,6 +87,7 @@ class Looks:
                 not_finite=tuple(seen.not_finite),
                 zero=seen.zero,
                 module_ran=_ran(parameter, ran, unobserved),
+                accumulated=seen.accumulated,
             )
             for index, (parameter, units) in enumerate(self.parameters)
             if (seen := self._seen.get(index)) is not None
@@ -79,17 +101,18 @@ def _ran(parameter: TracedParameter, ran: set[int], unobserved: set[int]) -> boo
     return None if not numbers or numbers & unobserved else False
 
 
-def gradient_of(parameter: TracedParameter) -> Any:
+def gradient_of(parameter: TracedParameter, *, at_step: bool = False) -> Any:
     """
     The local part of the parameter's gradient, None when there is none.
 
-    Beside `.grad`: a main gradient, and what accumulates unsharded while gradients are not synchronised.
+    `.grad`, a main gradient, and what accumulates unsharded while gradients are not synchronised; not the latter
+    `at_step`, because no optimizer sees it.
     """
     tensor, record = parameter.read(), parameter.record
     gradient = tensor.grad
     if gradient is not None and record is None and not gradient.is_sparse and not hasattr(gradient, "_local_tensor"):
         return gradient
-    if gradient is None and record is not None:
+    if gradient is None and record is not None and not at_step:
         values = vars(record) if hasattr(record, "__dict__") else {}
         gradient = values.get("unsharded_accumulated_grad")
         if gradient is None and values.get("_unsharded_param") is not None:

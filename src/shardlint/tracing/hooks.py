@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..collect.sharding.fsdp2 import state_of
 from ..introspect.versioned import UNKNOWN, first
 from .recorder import Recorder, graph_task
 from .units import LiveUnit, Tree
@@ -41,8 +42,12 @@ class HookSet:
 
             fields = _fields(names, args, kwargs)
             self.recorder.root_forward(fields, torch.is_grad_enabled())
+            self.recorder.root_depth += 1
 
-        self._around(root, before, None)
+        def after(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+            self.recorder.root_depth = max(0, self.recorder.root_depth - 1)
+
+        self._around(root, before, after)
 
     def note_targets(self, units: list[LiveUnit]) -> None:
         """Remember which modules some unit names as prefetch targets in backward, by id."""
@@ -58,6 +63,7 @@ class HookSet:
             return
         for module in unit.modules:
             self._watch_forward(unit, module)
+            self._watch_registered_methods(unit, module)
         for group in unit.groups:
             self._watch_gather(unit, group)
             if _tells_state(group):
@@ -73,6 +79,31 @@ class HookSet:
             recorder.leave(name, output)
 
         self._around(module, before, after)
+
+    def _watch_registered_methods(self, unit: LiveUnit, module: Any) -> None:
+        """
+        Methods that FSDP2 was told to treat as forwards call its state before and after; the module's hooks do not run.
+        """
+        state = state_of(module)
+        before, after = first(state, "_pre_forward"), first(state, "_post_forward")
+        if state is None or not (callable(before) and callable(after)) or not hasattr(state, "__dict__"):
+            return
+        if {"_pre_forward", "_post_forward"} & vars(state).keys():
+            return
+        recorder, name = self.recorder, unit.name
+
+        def pre_forward(*args: Any, **kwargs: Any) -> Any:
+            recorder.enter(name)
+            return before(*args, **kwargs)
+
+        def post_forward(called: Any, given: Any, output: Any) -> Any:
+            result = after(called, given, output)
+            recorder.leave(name, result)
+            return result
+
+        state._pre_forward, state._post_forward = pre_forward, post_forward
+        self.add(lambda: delattr(state, "_pre_forward"))
+        self.add(lambda: delattr(state, "_post_forward"))
 
     def _around(self, module: Any, before: Callable[..., None], after: Callable[..., None] | None) -> None:
         """Call `before` and `after` around the module's call: outside of compilation when it is compiled."""

@@ -74,6 +74,9 @@ class Recorder:
         self.discarded: dict[str, int] = {}
         self.guessed: dict[str, bool] = {}
         self.gathering = 0
+        self.root_depth = 0
+        self.backward_ended: Callable[[], None] | None = None
+        self._open_backward = -1
         self._recomputed: set[tuple[str, int]] = set()
 
     @property
@@ -85,6 +88,11 @@ class Recorder:
     def running(self) -> str:
         """The innermost unit that is running, empty outside of all."""
         return self.stack[-1] if self.stack else ""
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether the root or some unit is running."""
+        return bool(self.stack or self.root_depth)
 
     def event(self, kind: str, unit: str, step: int | None = None, within: str = "") -> None:
         """Write an event down, up to the limit."""
@@ -102,6 +110,7 @@ class Recorder:
     def root_forward(self, fields: tuple[str, ...], with_gradients: bool) -> None:
         """A new micro-step begins, unless this is recomputation."""
         if graph_task() == -1:
+            self._open_backward = -1  # one that raised never came to its end
             self.steps.append(StepFacts(index=len(self.steps), fields=fields, with_gradients=with_gradients))
 
     def enter(self, unit: str) -> None:
@@ -156,10 +165,31 @@ class Recorder:
             task = graph_task()
             if task not in seen:
                 seen.add(task)
-                self.backwards = True
+                self.in_backward(task)
                 self.event("backward", unit, step)
 
         return began
+
+    def in_backward(self, task: int) -> None:
+        """
+        A backward is under way: have `backward_ended` called when it is over, once for the outermost one.
+
+        Sharding frameworks finish gradients in callbacks of the engine, in the order in which they asked for them; the
+        callback here asks once more when its turn comes, and so stands behind all of them.
+        """
+        self.backwards = True
+        if self.backward_ended is None or self._open_backward != -1:
+            return
+        self._open_backward = task
+        import torch
+
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(lambda: queue(self._over))
+
+    def _over(self) -> None:
+        self._open_backward = -1
+        if self.backward_ended is not None:
+            self.backward_ended()
 
     def holder_hook(self, number: int, name: str, units: tuple[str, ...]) -> Callable[[Any, Any], None]:
         """

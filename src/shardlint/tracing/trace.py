@@ -10,13 +10,13 @@ from ..diagnostics import describe_error
 from ..facts import RuntimeFacts, TracedUnit
 from ..introspect.walk import walk
 from .direct_uses import use_mode
-from .gradients import Looks
+from .gradients import BACKWARD, END, OPTIMIZER_STEP, Looks
 from .hooks import HookSet
 from .optimizers import watch_steps
-from .recorder import Recorder
+from .recorder import Recorder, graph_task
 from .reentrant import watch_reentrant
 from .shared_state import STATE_LIMIT, StateLog, watch_declared
-from .units import LiveUnit, Tree, find_units, parameters_of
+from .units import LiveUnit, TracedParameter, Tree, find_units, parameters_of
 
 
 class TraceError(RuntimeError):
@@ -84,12 +84,34 @@ class Trace:
         if self._contract is not None:
             hooks.add(watch_declared(self._contract, tree.walk, self._states))
         tensors = {id(parameter.read()) for parameter, _ in self._looks.parameters}
-        hooks.add(watch_steps(self._optimizer, tensors, lambda: self._looks.look("optimizer-step")))
+        hooks.add(watch_steps(self._optimizer, tensors, lambda: self._looks.look(OPTIMIZER_STEP)))
+        self._recorder.backward_ended = self._backward_ended
+        for index, (parameter, _) in enumerate(self._looks.parameters):
+            self._watch_accumulation(hooks, index, parameter)
         sharded = self._sharded()
         if sharded and not any(module.wrapper == "compile" for module in tree.walk.modules) and not tree.opaque:
             mode = use_mode(self._recorder, sharded)
             mode.__enter__()
             hooks.add(lambda: mode.__exit__(None, None, None))
+
+    def _watch_accumulation(self, hooks: HookSet, index: int, parameter: TracedParameter) -> None:
+        """Notice gradients of plain parameters when they are accumulated: a loop may use and clear them at once."""
+        tensor = parameter.read()
+        if parameter.record is not None or not (tensor.requires_grad and tensor.is_leaf):
+            return
+
+        def accumulated(_: Any) -> None:
+            self._looks.accumulated_in(index)
+            self._recorder.in_backward(graph_task())
+
+        hooks.add(tensor.register_post_accumulate_grad_hook(accumulated).remove)
+
+    def _backward_ended(self) -> None:
+        """Look at values only while no optimizer is known that will be looked at when it steps."""
+        looks = self._looks
+        looks.accumulated()
+        if self._optimizer is None and OPTIMIZER_STEP not in looks.moments:
+            looks.look(BACKWARD)
 
     def _sharded(self) -> dict[int, tuple[str, str]]:
         """Unit and name of each parameter that FSDP2 shards, by id."""
@@ -103,9 +125,10 @@ class Trace:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         assert self._hooks is not None
+        self._recorder.backward_ended = None
         self._hooks.remove()
-        if "optimizer-step" not in self._looks.moments:
-            self._looks.look("end")
+        if OPTIMIZER_STEP not in self._looks.moments:
+            self._looks.look(END)
         self._result = self._facts(self._hooks, describe_error(error) if error is not None else "")
 
     def produced(self, state: str, by: Any = None) -> None:

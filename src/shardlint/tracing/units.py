@@ -212,10 +212,12 @@ def _cells_of(scheduler: Any, module: Any) -> Callable[[str], list[Any]]:
 def _plain(tree: Tree, managed: set[int], sharded: dict[int, LiveUnit]) -> list[LiveUnit]:
     """Units for the parameters that nothing above manages; what lies in a sharded unit's own module joins that."""
     homes: dict[int, list[Any]] = {}
+    callers = _callers(tree)
     for walked_module in tree.walk.modules:
         for tensor in registry(walked_module.module, "_parameters").values():
             if tensor is not None:
-                homes.setdefault(id(tensor), []).append(walked_module.module)
+                holder = callers.get(id(walked_module.module), walked_module.module)
+                homes.setdefault(id(tensor), []).append(holder)
     places = _places(tree)
     units: dict[int, LiveUnit] = {}
     for walked in tree.walk.tensors:
@@ -251,23 +253,49 @@ def _places(tree: Tree) -> dict[int, Any]:
     """
     places: dict[int, Any] = {}
     root = tree.walk.root
-    stack: list[tuple[Any, Any]] = [(tree.walk.model, None)]
+    stack: list[tuple[Any, Any, Any]] = [(tree.walk.model, None, tree.walk.model)]
     seen: set[int] = set()
     while stack:
-        module, unit = stack.pop()
+        module, unit, caller = stack.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
+        caller = module if has_forward(module) else caller
         if has_base(type(module), "FullyShardedDataParallel"):
             unit = module
         own = [member for member in registry(module, "_parameters").values() if member is not None]
-        if unit is None and own and module is not root:
+        if unit is None and own and module is not root and has_forward(module):
             unit = module
-        places[id(module)] = unit if unit is not None else module
+        places[id(module)] = unit if unit is not None else caller
         blocks = _blocks(module) if unit is None else set()
         for child in reversed([member for member in registry(module, "_modules").values() if member is not None]):
-            stack.append((child, child if id(child) in blocks else unit))
+            stack.append((child, child if id(child) in blocks else unit, caller))
     return places
+
+
+def has_forward(module: Any) -> bool:
+    """Whether the module can be called: containers of parameters and of modules cannot, their owners use them."""
+    import torch
+
+    return getattr(type(module), "forward", None) is not torch.nn.Module.forward or "forward" in vars(module)
+
+
+def _callers(tree: Tree) -> dict[int, Any]:
+    """For each module without a forward of its own, the nearest module above it that has one."""
+    callers: dict[int, Any] = {}
+    stack: list[tuple[Any, Any]] = [(tree.walk.model, None)]
+    seen: set[int] = set()
+    while stack:
+        module, caller = stack.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        if has_forward(module):
+            caller = module
+        elif caller is not None:
+            callers[id(module)] = caller
+        stack.extend((child, caller) for child in registry(module, "_modules").values() if child is not None)
+    return callers
 
 
 def _blocks(module: Any) -> set[int]:
