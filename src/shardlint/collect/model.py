@@ -15,6 +15,7 @@ from ..names import natural_key
 from .adapters import adapter_facts
 from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
+from .hidden import hidden_facts
 from .offload import offload_reasons
 from .tensors import TensorReader
 
@@ -54,6 +55,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         key_mapping=key_mapping(walk.root),
         offload=offload_reasons(walk),
         adapters=adapter_facts(walk),
+        hidden=hidden_facts(walk),
     )
 
 

@@ -19,6 +19,7 @@ from .load import ConversionFacts, LoadFacts, MismatchedKey
 from .model import (
     WRAPPER_KINDS,
     ClassDeclaration,
+    HiddenFacts,
     ModelCounts,
     ModelFacts,
     ModuleFacts,
@@ -100,6 +101,7 @@ __all__ = [
     "FrozenDict",
     "GradientFacts",
     "HeldTensor",
+    "HiddenFacts",
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",

@@ -146,6 +146,23 @@ class ClassDeclaration:
 
 
 @frozen(kw_only=True)
+class HiddenFacts:
+    """
+    An attribute (`name`, the FQN of its module and its own name) that keeps modules or parameters in a plain container.
+
+    `members` of the classes `types` hold `parameters` parameters that no module of the tree registers; `trainable` are
+    those that need gradients, `with_gradient` those that have one.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    members: int = 0
+    parameters: int = 0
+    trainable: tuple[str, ...] = ()
+    with_gradient: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
 class ModelCounts:
     """Counts by identity, and the elements of all parameters."""
 
@@ -164,7 +181,8 @@ class ModelFacts:
     `aliases_cut` names modules that have more aliases than were followed (their tensors too), `cycles` the names at
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
-    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
+    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows. `hidden` are
+    the plain containers that keep modules or parameters which are not registered.
     """
 
     qualified_type: str
@@ -182,6 +200,7 @@ class ModelFacts:
     key_mapping: str | None = None
     offload: tuple[str, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
+    hidden: tuple[HiddenFacts, ...] = ()
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

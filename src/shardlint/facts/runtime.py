@@ -144,6 +144,10 @@ class RuntimeFacts:
     """
     What happened between entering and leaving the trace, on this rank.
 
+    `hidden_gradients` are the parameters outside the module tree that got a gradient, by the names of
+    `ModelFacts.hidden`; `outside` are the classes of modules with trainable parameters outside the tree that the
+    forward of the model called.
+
     `looks` says at which moments gradients and pending all-gathers were read: `optimizer-step` (before it, or after it
     when the step runs a closure), `backward` (after it, while no optimizer is known) or `end`. `backwards`
     says whether any backward was seen. `raised` is the error that ended the trace, `raised_in` the unit that was
@@ -163,6 +167,8 @@ class RuntimeFacts:
     raised_in: str = ""
     dropped: int = 0
     state_dropped: int = 0
+    hidden_gradients: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     @property
     def optimizer_stepped(self) -> bool:
