@@ -20,35 +20,14 @@ for case in load_folder(Path(__file__).parent):
 # What names a record. Who does not know it writes no record, and a finding cannot do without: a crash is no silence.
 NAMES = {"by", "file", "fqn", "key", "keys", "name", "other_file", "owner", "path", "pattern", "source", "unit"}
 # Fields that a rule may read without judging by them: of which rule, of which class, and why.
-REASONS: dict[tuple[str, str], str] = {}
+REASONS = {
+    ("D708", "StateEvent.by"): "who did it decides between two producers only, and there it is used",
+}
 # Rules that do not pass yet.
-NOT_YET = set(
-    [
-        "D105",
-        "D106",
-        "D109",
-        "D204",
-        "D210",
-        "D301",
-        "D304",
-        "D305",
-        "D308",
-        "D309",
-        "D311",
-        "D316",
-        "D318",
-        "D408",
-        "D510",
-        "D519",
-        "D523",
-        "D524",
-        "D601",
-        "D602",
-        "D607",
-        "D608",
-        "D708",
-    ]
-)
+NOT_YET = {
+    *("D105", "D106", "D109", "D204", "D210", "D301", "D304", "D305", "D308", "D309", "D311", "D316", "D318", "D408"),
+    *("D510", "D519", "D523", "D524", "D601", "D602", "D607", "D608"),
+}
 
 
 def swept(code, limit, seed=0):

@@ -27,8 +27,8 @@ class Unknown:
     """
     A fact that is not known, and why. Using it in any way raises `UnknownFact`; `is` and `isinstance` are free.
 
-    Two of them are equal when their reasons are, so that facts can be compared; hashing is using, so that looking one up
-    in a set never says "not among them". In JSON it is an object with the one key `unknown`.
+    Two of them are equal when their reasons are, so that facts can be compared. Hashing is using: looking one up in a
+    set never says "not among them". In JSON it is an object with the one key `unknown`.
     """
 
     unknown: str
