@@ -180,15 +180,27 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
         if any(impl.wrapper or impl.hookwrapper for impl in impls):
             raise PackFault(f"{name}() is a hook wrapper; shardlint calls every implementation by itself")
         if not impls and hasattr(plugin, name):
-            raise _no_hook(name, getattr(plugin, name))
+            raise _no_hook(plugin, name)
 
 
-def _no_hook(name: str, bound: object) -> PackFault:
+def _no_hook(plugin: object, name: str) -> PackFault:
     """What stands under a hook's name and is none, so that it would never be asked."""
+    bound = getattr(plugin, name)
     if inspect.isroutine(bound):
         return PackFault(f"{name}() is not marked with @shardlint.hookimpl, so it is not a hook", _frame_of(bound))
     text = f"{name} is no function but an object of type {type(bound).__name__}"
-    return PackFault(f"{text}; a hook is a function (or method) marked with @shardlint.hookimpl")
+    return PackFault(f"{text}; a hook is a function marked with @shardlint.hookimpl", _place_of(plugin, name))
+
+
+def _place_of(plugin: object, name: str) -> str:
+    """The line of the pack's source at which `name` is bound; empty when the source is not there."""
+    try:
+        lines, _ = inspect.getsourcelines(plugin if inspect.ismodule(plugin) else type(plugin))
+        file = inspect.getsourcefile(plugin if inspect.ismodule(plugin) else type(plugin))
+    except (OSError, TypeError):
+        return ""
+    bindings = (number for number, line in enumerate(lines, 1) if re.match(rf"\s*{name}\s*[:=]", line))
+    return f"{file}:{number} in <module>" if (number := next(bindings, 0)) and inspect.ismodule(plugin) else str(file)
 
 
 def _pending(manager: pluggy.PluginManager) -> object:
