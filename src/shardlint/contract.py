@@ -185,17 +185,26 @@ class Probe:
 
 
 @frozen(kw_only=True)
+class InvariantContext:
+    """What a checker that takes a second argument is told: the invariant's name and its phase."""
+
+    name: str
+    phase: str
+
+
+@frozen(kw_only=True)
 class Invariant:
     """
     Something that must hold of the model in a lifecycle phase.
 
-    `checker` is called with the model, without gradients, while facts are collected: it must not change the model.
+    `checker` is called with the model, and with an `InvariantContext` if it takes a second argument (or one that is
+    called `context`), without gradients, while facts are collected: it must not change the model.
     True and None pass. A mapping fails and becomes the finding's facts; anything else fails and is shown as `result`.
     It may be an import path `package.module:name`. `phase` is one of `LIFECYCLE_PHASES`.
     """
 
     name: str = field(validator=_name)
-    checker: Callable[[Any], Any] | str = field(validator=_callable)
+    checker: Callable[..., Any] | str = field(validator=_callable)
     phase: str = field(default="structure", validator=_name)
 
 

@@ -65,7 +65,7 @@ from .sharding import (
     ShardingFacts,
     UnitFacts,
 )
-from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .snapshot import FACTS_VERSION, PACK_SECTION, BuildFacts, CollectionProblem, Environment, Facts, Section
 from .unknown import NotEvaluated, Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
@@ -75,6 +75,7 @@ __all__ = [
     "EXPERT",
     "FACTS_VERSION",
     "LOCAL",
+    "PACK_SECTION",
     "ROOT",
     "SHARDING_KINDS",
     "UNMANAGED",
