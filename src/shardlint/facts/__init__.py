@@ -22,7 +22,9 @@ from .model import (
     ModelCounts,
     ModelFacts,
     ModuleFacts,
+    PartConfig,
     RebuildableBufferFacts,
+    SkippedName,
     TensorFacts,
     TensorLayout,
     WrapperFacts,
@@ -69,6 +71,8 @@ from .unknown import NotEvaluated, Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
+    "PartConfig",
+    "SkippedName",
     "DENSE",
     "EMPTY",
     "EXPERT",
