@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..analysis.wrapper_names import without_adapter
 from ..facts import AdapterFacts
 from ..introspect.attributes import own, qualified, read
 from ..introspect.plain import encodable
 from ..introspect.walk import Walk, WalkedModule, registry, text
-from ..analysis.wrapper_names import without_adapter
 from ..names import below, joined, natural_key
 
-_TASK_MODULES = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
+_TASK_MODULES = {
+    "SEQ_CLS": ("classifier", "score"),
+    "TOKEN_CLS": ("classifier", "score"),
+    "QUESTION_ANS": ("qa_outputs",),
+}
 """What PEFT adds to `modules_to_save` for a task, whether the model has such modules or not."""
 _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
@@ -55,7 +59,9 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
         rank_patterns=_texts([*(read(config, "rank_pattern") or ()), *(read(config, "alpha_pattern") or ())]),
         matched=tuple(sorted(matched, key=natural_key)),
         matched_parameters=_ordered(_adapted_parameter(module, base.fqn) for module in carriers),
-        saved=_ordered(_in_base(alias, base.fqn) for module in inside if _saves(module, name) for alias in module.names),
+        saved=_ordered(
+            _in_base(alias, base.fqn) for module in inside if _saves(module, name) for alias in module.names
+        ),
         keys=tuple(sorted(keys, key=natural_key)),
         restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
     )

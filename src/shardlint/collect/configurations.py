@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import FrozenDict, PartConfig
-from ..introspect.attributes import class_attribute, own, read
+from ..introspect.attributes import class_attribute, read
 from ..introspect.plain import plain_mapping
 from ..introspect.walk import Walk, WalkedModule, WalkedTensor
 from ..names import below, first_line
@@ -40,9 +40,7 @@ def model_configs(walk: Walk) -> ModelConfigs:
     its module holds (nearly) all parameters.
     """
     declaring = {
-        kind
-        for kind in {type(module.module) for module in walk.modules}
-        if class_attribute(kind, "config") is not None
+        kind for kind in {type(module.module) for module in walk.modules} if class_attribute(kind, "config") is not None
     }
     candidates = [
         module
@@ -72,13 +70,34 @@ def plain_config(config: Any) -> tuple[FrozenDict | None, str]:
     to_dict = read(config, "to_dict")
     if callable(to_dict) and not isinstance(config, type):
         try:
-            config = to_dict()
+            said = to_dict()
         except Exception as error:  # user code
             return None, f"its to_dict() raised {first_line(error, kind=True)}"
+        settings = plain_mapping(said)
+        return (None, "its to_dict() gave no mapping") if settings is None else (_as_live(config, settings), "")
     settings = plain_mapping(config)
     if settings is None and hasattr(config, "__dict__"):
-        settings = plain_mapping({key: value for key, value in vars(config).items() if not key.startswith("_")})
+        settings = plain_mapping(_public(config))
     return settings, "" if settings is not None else f"a {type(config).__qualname__} is no mapping that can be read"
+
+
+def _as_live(config: Any, settings: FrozenDict) -> FrozenDict:
+    """The settings with the numbers that the object itself has, which is what code reads: `to_dict()` may differ."""
+    live: dict[str, Any] = {}
+    for name, value in _public(config).items():
+        said = settings.get(name)
+        if isinstance(said, FrozenDict) and callable(read(value, "to_dict")):
+            live[name] = _as_live(value, said)
+        elif isinstance(value, int) and not isinstance(value, bool) and said != value:
+            live[name] = value
+    return FrozenDict({**settings, **live}) if live else settings
+
+
+def _public(config: Any) -> dict[str, Any]:
+    """The attributes of an object, private ones left out."""
+    values = read(config, "__dict__")
+    items = values.items() if isinstance(values, dict) else ()
+    return {name: value for name, value in items if isinstance(name, str) and not name.startswith("_")}
 
 
 def _config(module: WalkedModule) -> Any:

@@ -71,8 +71,6 @@ from .unknown import NotEvaluated, Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
 __all__ = [
-    "PartConfig",
-    "SkippedName",
     "DENSE",
     "EMPTY",
     "EXPERT",
@@ -121,6 +119,7 @@ __all__ = [
     "OptimizerInstance",
     "OwnershipFacts",
     "ParameterGroup",
+    "PartConfig",
     "PendingGather",
     "PlanFacts",
     "PrecisionCritical",
@@ -136,6 +135,7 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "SkippedName",
     "SkippedTensor",
     "StateEvent",
     "StepFacts",
