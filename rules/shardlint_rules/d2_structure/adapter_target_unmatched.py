@@ -29,10 +29,10 @@ class AdapterTargetUnmatched(Rule):
     An adapter names a target that it does not reach, or not everywhere.
 
     ## What it does
-    Takes each declared target of each adapter. One that no adapted module ends with is reported, with parameters of
-    the same role or modules of a like name. One that some modules end with is reported too where other layers hold
-    the role as a parameter that no module of that name stands for: fused experts (`experts.gate_up_proj` for
-    `gate_proj`), fused attention (`qkv_proj` for `q_proj`). Likewise every name of `target_parameters`, `modules_to_save` and
+    Takes each declared target of each adapter. One that no adapted module ends with is reported, with parameters of the
+    same role or modules of a like name. One that some modules end with is reported too where other layers hold the role
+    as a parameter that no module of that name stands for: fused experts (`experts.gate_up_proj` for `gate_proj`), fused
+    attention (`qkv_proj` for `q_proj`). Likewise every name of `target_parameters`, `modules_to_save` and
     `rank_pattern` (or `alpha_pattern`) and every number of `layers_to_transform` that nothing answers to.
 
     ## Why it is unsafe

@@ -47,7 +47,7 @@ class CheckpointWrapperNesting(Rule):
     noun = "checkpoint wrapper"
 
     def subjects(self, facts: Facts) -> Iterator[tuple[WrapperFacts, list[str], list[str]]]:
-        """Every checkpoint wrapper, its family below blocks (with the first of it alone), the units that it encloses."""
+        """Every checkpoint wrapper, its family below blocks (with its first alone), the units that it encloses."""
         wrappers = facts.require(Section.MODEL).wrappers
         checkpoints = [wrapper for wrapper in wrappers if wrapper.kind == _CHECKPOINT]
         families = {} if self.options.selective else _families(checkpoints)

@@ -20,11 +20,13 @@ class ConfigShapeMismatch(Rule):
     Compares the configuration with the built tensors where both say the same thing: vocabulary and hidden size with the
     input embedding, the number of layers with the repeated blocks, attention heads with the projections, the number of
     experts with fused experts. An embedding with more rows than the vocabulary is padded, and right. A tokenizer beside
-    the checkpoint (`tokenizer.json`, a vocabulary, or a SentencePiece model) that gives larger tokens than the embedding has rows is reported too, and so, as information, is a
-    `generation_config.json` beside it whose token ids (`eos_token_id`, `pad_token_id` and others like them) lie beyond
-    the embedding. A configuration describes the parameters below the module that carries it, through whatever
-    wraps that module; one that cannot be read, and a tokenizer that cannot, are not evaluated. Models whose layers differ in kind, configurations that give several numbers for one size, and models
-    of several parts are compared only where it is known which number belongs to which tensor.
+    the checkpoint (`tokenizer.json`, a vocabulary, or a SentencePiece model) that gives larger tokens than the
+    embedding has rows is reported too, and so, as information, is a `generation_config.json` beside it whose token ids
+    (`eos_token_id`, `pad_token_id` and others like them) lie beyond the embedding. A configuration describes the
+    parameters below the module that carries it, through whatever wraps that module; one that cannot be read, and a
+    tokenizer that cannot, are not evaluated. Models whose layers differ in kind, configurations that give several
+    numbers for one size, and models of several parts are compared only where it is known which number belongs to which
+    tensor.
 
     ## Why it is unsafe
     Whatever is rebuilt from the configuration (a resumed run, a server, a converted checkpoint) gets other shapes than

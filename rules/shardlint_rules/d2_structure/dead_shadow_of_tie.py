@@ -50,7 +50,8 @@ class DeadShadowOfTie(Rule):
             if tensor.fqn in missing:
                 yield self.finding(
                     subject=tensor.fqn,
-                    message=f"trainable, of the shape {list(tensor.shape)} of a tied pair, without second name or source",
+                    message=f"trainable, of the shape {list(tensor.shape)} of a tied pair, "
+                    "without second name or source",
                     evidence={"shape": tensor.shape},
                     owner=owner_of(tensor.fqn),
                 )

@@ -18,10 +18,10 @@ class DeclaredTie:
     """
     One declared tie: `target` shares the tensor of `source`.
 
-    `declared_by` is the contract that declares it, empty for a class. `owner` is the FQN of the declaring module (empty for the root). The patterns are as the class writes them,
-    relative to the owner; `targets` and `sources` are the live names that they match, `pairs` (target, source).
-    `wanted` tells whether the owner's configuration asks for tying; None when it does not say.
-    `error` says why a pattern cannot be read.
+    `declared_by` is the contract that declares it, empty for a class. `owner` is the FQN of the declaring module (empty
+    for the root). The patterns are as the class writes them, relative to the owner; `targets` and `sources` are the
+    live names that they match, `pairs` (target, source). `wanted` tells whether the owner's configuration asks for
+    tying; None when it does not say. `error` says why a pattern cannot be read.
     """
 
     owner: str
@@ -95,8 +95,9 @@ def wanted_pairs(model: ModelFacts, contract: ContractFacts | None = None) -> di
     """
     Live {target: source} of the ties that are asked for.
 
-    Those of the contract always count. Of those of classes, what the library keeps as the ties in force counts (a loader takes those pairs away that it keeps apart on
-    purpose); where it keeps no such record, what the classes declare and their configurations ask for.
+    Those of the contract always count. Of those of classes, what the library keeps as the ties in force counts (a
+    loader takes those pairs away that it keeps apart on purpose); where it keeps no such record, what the classes
+    declare and their configurations ask for.
     """
     active = outermost(declaration for declaration in model.declarations if declaration.active_ties is not None)
     wanted = [tie for tie in declared_ties(model, contract) if tie.wanted and (tie.declared_by or not active)]

@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from ..facts import FrozenDict, PartConfig
-from ..introspect.attributes import class_attribute, read
+from ..introspect.attributes import class_attribute, own, read
 from ..introspect.plain import plain_mapping
 from ..introspect.walk import Walk, WalkedModule, WalkedTensor
 from ..names import below, first_line

@@ -77,8 +77,8 @@ def _walker(kind: Any) -> Walker | None:
     if attrs.has(kind) and isinstance(kind, type):
         return _class_walker(kind)
     if origin in (typing.Union, types.UnionType):
-        walkers = [walker for walker in map(_walker, arguments) if walker]
-        return _optional_walker(walkers[0]) if len(walkers) == 1 else None
+        walkers = {_json_type(member): walker for member in arguments if (walker := _walker(member))}
+        return _union_walker(walkers) if walkers else None
     if origin is tuple and arguments[1:] == (Ellipsis,):
         walker = _walker(arguments[0])
         return _sequence_walker(walker) if walker else None
@@ -104,8 +104,19 @@ def _class_walker(kind: type) -> Walker:
     return walk
 
 
-def _optional_walker(walker: Walker) -> Walker:
-    return lambda value, path: iter(()) if value is None else walker(value, path)
+def _json_type(kind: Any) -> type:
+    """What a value of the declared type is in JSON, of the two types that hold others."""
+    return list if typing.get_origin(kind) is tuple else dict
+
+
+def _union_walker(walkers: dict[type, Walker]) -> Walker:
+    """A walker for a value that may be of several types: it is told by its type in JSON."""
+
+    def walk(value: Any, path: str) -> Iterator[str]:
+        walker = walkers.get(type(value))
+        return walker(value, path) if walker else iter(())
+
+    return walk
 
 
 def _sequence_walker(walker: Walker) -> Walker:
