@@ -231,8 +231,8 @@ WRAPPERS = {
     ("setting", "value"), [("vocab_size", 99), ("num_attention_heads", 4), ("num_hidden_layers", 5)]
 )
 def test_d210_the_configuration_of_the_model_inside_a_wrapper(wrapper, setting, value):
+    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(WRAPPERS[wrapper](llama()))))
     model = llama()
-    assert_rule_clean(run_rule(ConfigShapeMismatch, facts_of(WRAPPERS[wrapper](model))))
     setattr(model.config, setting, value)
     found = run_rule(ConfigShapeMismatch, facts_of(WRAPPERS[wrapper](model)))
     assert len(found.findings) == 1
