@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -138,7 +139,7 @@ def _token_ids(part: Part, facts: Facts, embedding: TensorFacts) -> Iterator[Siz
             shown = ", ".join(map(str, beyond[:5]))
             text = f"generation_config.json says {name} = {shown}, and the embedding has {rows} rows" if beyond else ""
             evidence = {"config": name, "ids": beyond[:50], "rows": rows}
-            yield Size(embedding.fqn, f"generation:{name}", lambda text=text: text, evidence)
+            yield Size(embedding.fqn, f"generation:{name}", functools.partial(str, text), evidence)
 
 
 def _layers(part: Part, world_size: int) -> Iterator[Size]:
