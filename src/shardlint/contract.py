@@ -96,6 +96,13 @@ def _stages(instance: object, attribute: Any, value: Any) -> None:
             raise _fail(instance, attribute, f"stages among {', '.join(PROBE_STAGES)}", item)
 
 
+def _groups(instance: object, attribute: Any, value: Any) -> None:
+    for group in _sequence(instance, attribute, value):
+        if not isinstance(group, tuple) or len(group) < 2:
+            raise _fail(instance, attribute, "groups of at least two names or globs", group)
+        _names(instance, attribute, group)
+
+
 def _comparison(instance: object, attribute: Any, value: Any) -> None:
     if value not in COMPARISONS:
         raise _fail(instance, attribute, f"one of {', '.join(COMPARISONS)}", value)
@@ -125,6 +132,14 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return tuple(sorted(value, key=repr))
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
+
+
+def _as_groups(value: Any) -> Any:
+    """Groups of names as tuples; a mapping of names to names gives pairs. Anything else is for the validator."""
+    if isinstance(value, Mapping):
+        return tuple((name, partner) for name, partner in value.items())
+    groups = _as_tuple(value)
+    return tuple(map(_as_tuple, groups)) if isinstance(groups, tuple) else groups
 
 
 def _as_frozen(value: Any) -> Any:
@@ -294,8 +309,9 @@ class Contract:
 
     `training_only_targets` are globs over live tensors that no checkpoint needs to hold, `inference_only_sources`
     globs over checkpoint keys that training does not want. `placeholders` are globs over class names that must not
-    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `recipes` say how
-    buffers are computed that D404 compares.
+    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `ties` are groups of
+    globs over tensors, each group one tensor under several names. `recipes` say how buffers are computed that D404
+    compares.
     """
 
     name: str = field(default="", validator=_optional_text)
@@ -310,6 +326,7 @@ class Contract:
     replacements: tuple[Replacement, ...] = _members_field(Replacement)
     placeholders: tuple[str, ...] = _names_field()
     lazy_buffers: tuple[str, ...] = _names_field()
+    ties: tuple[tuple[str, ...], ...] = field(default=(), converter=_as_groups, validator=_groups)
     recipes: tuple[Recipe, ...] = _members_field(Recipe)
 
     def __attrs_post_init__(self) -> None:

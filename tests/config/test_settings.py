@@ -167,6 +167,7 @@ contract:
   replacements: [{pattern: "layers.*.mlp", replacement: MoE}, Linear]
   placeholders: [Stub]
   lazy-buffers: ["*.cache"]
+  ties: [[lm_head.weight, embed.weight]]
   recipes: [{buffer: "*.slopes", recipe: "acme.recipes:slopes"}]
 """
 

@@ -37,7 +37,7 @@ class TieNotReal(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         model = facts.require(Section.MODEL)
-        pairs = wanted_pairs(model)
+        pairs = wanted_pairs(model, facts.contract)
         if not pairs:
             return
         names = model.tensor_by_name()

@@ -90,7 +90,7 @@ class Assembly:
             self.absent[Section.MODEL.value] = "no model was given"
         else:
             walked = self.walk
-            section = model_facts(walked, placeholders=resolved.placeholders, config=config)
+            section = model_facts(walked, placeholders=resolved.placeholders)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
         contract = contract_facts(resolved, self.walk, runtime=self.options.runtime or self.target.trace is not None)

@@ -200,6 +200,7 @@ def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bo
         replacements=tuple(_replacement(replacement, walk) for replacement in contract.replacements),
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
+        ties=contract.ties,
         recipes=tuple(recipe.buffer for recipe in contract.recipes),
         problems=(*resolved.problems, *problems),
     )

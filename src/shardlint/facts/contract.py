@@ -93,6 +93,7 @@ class ContractFacts:
     replacements: tuple[ReplacementFacts, ...] = ()
     placeholders: tuple[str, ...] = ()
     lazy_buffers: tuple[str, ...] = ()
+    ties: tuple[tuple[str, ...], ...] = ()  # groups of globs over tensors that are one tensor
     recipes: tuple[str, ...] = ()  # globs over the buffers that they compute
     problems: tuple[ContractProblem, ...] = ()
 
