@@ -292,7 +292,7 @@ def live_of(target: Target, settings: Settings, rank_timeout: float = 0.0) -> Li
     """What heavy rules may read of `target`. Without a `rank_timeout` they use their own."""
     return LiveTarget(
         model=target.model,
-        checkpoint=None if target.checkpoint is None else Path(target.checkpoint),
+        checkpoint=None if target.checkpoint is None else Path(target.checkpoint).expanduser(),
         optimizer=target.optimizer,
         renames=settings.checkpoint.renames,
         rank_timeout=rank_timeout or None,

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,9 +94,8 @@ def begun(options: VerifyOptions, exchange: Exchange, checkpoint: str) -> Result
 def _clear(folder: Path, exchange: Exchange, checkpoint: str) -> str:
     """Make the folder ready for this rank's reports; why that cannot be done, else empty."""
     try:
-        own = _rank_file(folder, exchange.rank)
-        _write(own, b"")
-        own.unlink()
+        check_writable(folder)
+        _rank_file(folder, exchange.rank).unlink(missing_ok=True)
         if exchange.rank:
             return ""
         for name in (TABLE, "worst.txt"):
@@ -109,6 +109,13 @@ def _clear(folder: Path, exchange: Exchange, checkpoint: str) -> str:
     except OSError as error:
         return first_line(error)
     return ""
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder, write a file into it and take that away again. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as draft:
+        draft.write(b"0")
 
 
 def reported(result: Result, folder: Path | None) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -161,7 +162,7 @@ def command(
     request = TargetRequest(target, checkpoint, contract, arg)
     with Interruption() as interruption:
         job = lint_in_job(
-            lambda: obtain(request, registry, settings, values=session.wants_values),
+            functools.partial(_obtained, request, session, weights),
             lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
             chosen.rank_timeout,
         )
@@ -172,6 +173,11 @@ def command(
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     return EXIT_OK if chosen.exit_zero and job.report.verdict is Verdict.FAIL else job.report.exit_status
+
+
+def _obtained(request: TargetRequest, session: Session, weights: WeightChoices) -> tuple[Facts, LiveTarget | None]:
+    weights.check_report()
+    return obtain(request, session.registry, session.settings, values=session.wants_values)
 
 
 def _judged(session: Session, facts: Facts, live: LiveTarget | None, interruption: Interruption) -> Report:

@@ -46,7 +46,7 @@ def command(
     from ...facts.codec import encode_facts
 
     if output != "-":
-        check_writable(Path(output), f"--output {output}")
+        check_writable(Path(output).expanduser(), f"--output {output}")
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
     facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
