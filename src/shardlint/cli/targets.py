@@ -103,7 +103,9 @@ def _resolved_here(request: TargetRequest) -> Resolved:
         resolved = resolve(request.target, request.arguments)
         target = resolved.target
         if target is not None and target.checkpoint is not None and Path.cwd() != here:
-            resolved = evolve(resolved, target=evolve(target, checkpoint=Path(target.checkpoint).expanduser().absolute()))
+            resolved = evolve(
+                resolved, target=evolve(target, checkpoint=Path(target.checkpoint).expanduser().absolute())
+            )
     finally:
         os.chdir(here)
     return resolved

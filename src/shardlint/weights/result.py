@@ -146,7 +146,8 @@ class Result:
     `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
     when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
     rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
-    `phase` is when the check was made, in the words of the caller.
+    `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
+    several ranks hold, and whose digests were compared.
     """
 
     rows: tuple[Row, ...]
@@ -162,6 +163,7 @@ class Result:
     unwritten: tuple[tuple[int, str], ...] = ()
     scope: ReferenceScope = ReferenceScope()
     phase: str = ""
+    compared_replicas: int = 0
 
     @property
     def verdict(self) -> WeightsVerdict:

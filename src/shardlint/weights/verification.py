@@ -82,6 +82,7 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
         errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
         incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
         world_size=exchange.world_size,
+        compared_replicas=len(groups.members),
     )
     return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
 
@@ -173,6 +174,7 @@ class _Verification:
             result = evolve(
                 result,
                 replicas=tuple(wrong),
+                compared_replicas=len(groups.members),
                 checkpoint=str(self.checkpoint),
                 phase=self.options.phase,
                 exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
