@@ -50,6 +50,9 @@ class _Loaded:
     key: str
 
 
+_Subject = MismatchedKey | TensorPlan | _Odd | _Stored | _Loaded | Unknown
+
+
 class ShapeMismatch(Rule):
     """
     A stored tensor has another shape than the live tensor that it is for.
@@ -77,7 +80,7 @@ class ShapeMismatch(Rule):
 
     noun = "tensor"
 
-    def subjects(self, facts: Facts) -> Iterator[MismatchedKey | TensorPlan | _Odd | _Stored | Unknown]:
+    def subjects(self, facts: Facts) -> Iterator[_Subject]:
         """What the report calls mismatched, and every other tensor of the plan, or of the headers without a plan."""
         report = retained_report(facts)
         mismatched = report.mismatched if report else ()
@@ -94,9 +97,7 @@ class ShapeMismatch(Rule):
         if not reason and facts.checkpoint is not None and facts.model is not None:
             yield from _in_headers(facts.model, facts.checkpoint, told)
 
-    def judge(
-        self, subject: MismatchedKey | TensorPlan | _Odd | _Stored | _Loaded | Unknown, facts: Facts
-    ) -> Iterable[Finding]:
+    def judge(self, subject: _Subject, facts: Facts) -> Iterable[Finding]:
         if isinstance(subject, TensorPlan):
             return self._planned(subject) if subject.status == "mismatched" else ()
         if isinstance(subject, _Stored):

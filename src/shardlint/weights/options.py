@@ -33,7 +33,7 @@ def _check_rank_timeout(_: object, __: Attribute[float], value: float) -> None:
         raise ValueError(f"rank_timeout: expected seconds above 0, got {value!r}")
 
 
-def _check_count(_: object, attribute: Attribute[int | None], value: int | None) -> None:
+def _check_count(_: object, attribute: Attribute[int | None], value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
