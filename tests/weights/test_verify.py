@@ -11,6 +11,7 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
 
+import shardlint
 from shardlint.facts import ContractFacts
 from shardlint.weights import (
     Difference,
@@ -596,3 +597,89 @@ def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatc
     assert result.verdict is WeightsVerdict.PASS
     broken = evolve(checkpoint, format="gguf")
     assert "gguf" in verify(model, mixtral, model_facts=facts, checkpoint_facts=broken).incomplete
+
+
+class Padded(torch.nn.Module):
+    """A vocabulary of five tokens in eight rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 4)
+        self.embed.weight.data[5:] = 0.0
+
+
+@pytest.fixture
+def padded(tmp_path):
+    model = Padded()
+    save_file({"embed.weight": model.embed.weight.data[:5].clone()}, tmp_path / "model.safetensors")
+    return model
+
+
+def test_a_padded_parameter_is_compared_up_to_its_logical_shape(padded, tmp_path):
+    assert verify(padded, tmp_path).verdict is WeightsVerdict.FAIL, "nothing declares the padding"
+    contract = ContractFacts(source="test", logical_shapes={"**.weight": (5, 4)})
+    result = verify(padded, tmp_path, contract=contract)
+    assert result.verdict is WeightsVerdict.PASS, result.worst()
+    (row,) = result.of_kind(RowKind.PADDING)
+    assert row.checked == 12
+    padded.embed.weight.data[6, 2] = -0.0
+    (row,) = verify(padded, tmp_path, contract=contract).of_kind(RowKind.PADDING)
+    assert row.first.live_index == (6, 2)
+    padded.embed.weight.data[6, 2] = 0.0
+    bits_of(padded.embed.weight)[4, 3] ^= 1
+    assert set(wrong(verify(padded, tmp_path, contract=contract))) == {"embed.weight"}
+    larger = ContractFacts(source="test", logical_shapes={"**.weight": (9, 4)})
+    assert "does not lie in the storage" in verify(padded, tmp_path, contract=larger).errors[0][1]
+
+
+@pytest.mark.parametrize("name", ["_orig_size", "tensor_shape"])
+def test_a_parameter_that_says_its_logical_shape_is_taken_at_its_word(padded, tmp_path, name):
+    setattr(padded.embed.weight, name, torch.Size((5, 4)))
+    assert verify(padded, tmp_path).verdict is WeightsVerdict.PASS
+    report = shardlint.lint(padded, checkpoint=tmp_path, config=False, heavy=True)
+    assert report.findings == ()
+
+
+class Beside(torch.nn.Module):
+    """A model whose table lives in host memory: the module does not even have its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = torch.nn.Linear(4, 3)
+
+
+def test_a_tensor_that_the_module_does_not_name_is_compared(tmp_path):
+    model, table = Beside(), torch.randn(10, 4)
+    save_file({**model.state_dict(), "table.weight": table.clone()}, tmp_path / "model.safetensors")
+    host = HostTable(table, (10, 4))
+    assert verify(model, tmp_path, external=host).verdict is WeightsVerdict.PASS
+    for report in (
+        shardlint.lint(model, checkpoint=tmp_path, external=host, config=False, heavy=True),
+        shardlint.lint(shardlint.Target(model=model, checkpoint=tmp_path, external=host), config=False, heavy=True),
+    ):
+        assert report.findings == ()
+    bits_of(table)[3, 3] ^= 1
+    assert set(wrong(verify(model, tmp_path, external=host))) == {"table.weight"}
+    with pytest.raises(TypeError, match="external: expected an object with the methods"):
+        shardlint.lint(model, external=table, config=False)
+
+
+class Headed(torch.nn.Module):
+    """No model of Transformers, with a base model under a prefix."""
+
+    base_model_prefix = "body"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("stored", ["", "body."])
+@pytest.mark.parametrize("headless", [False, True])
+def test_the_prefix_of_the_base_model_is_resolved_whoever_wrote_the_module(tmp_path, stored, headless):
+    model = Headed()
+    save_file({f"{stored}{key}": value for key, value in model.body.state_dict().items()}, tmp_path / "m.safetensors")
+    if headless:
+        model.body.base_model_prefix = "body"
+    looked_at = model.body if headless else model
+    assert verify(looked_at, tmp_path / "m.safetensors").verdict is WeightsVerdict.PASS

@@ -94,6 +94,7 @@ class ContractFacts:
     placeholders: tuple[str, ...] = ()
     lazy_buffers: tuple[str, ...] = ()
     recipes: tuple[str, ...] = ()  # globs over the buffers that they compute
+    logical_shapes: FrozenDict = EMPTY  # glob over tensors -> global shape without padding
     problems: tuple[ContractProblem, ...] = ()
 
 

@@ -92,7 +92,8 @@ def first_difference(row: Row) -> str:
     if first is None:
         return ""
     where = f"{first.checkpoint_key}{list(first.checkpoint_index)}" if first.checkpoint_key else "a constant"
-    where = "padding" if row.kind is RowKind.PADDING else where
+    if row.kind is RowKind.PADDING:
+        where = "zero padding"
     return printable(
         f"first at {first.live_key}{list(first.live_index)}: {first.actual} ({first.storage_dtype}, "
         f"{first.actual_bits}), {where} gives {first.reference} ({first.reference_dtype}, {first.reference_bits})"

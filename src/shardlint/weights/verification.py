@@ -13,6 +13,7 @@ from ..analysis.contract_globs import exclusions_of
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
 from ..introspect.walk import walk
+from ..loading.declared import declared_targets, logical_shapes
 from ..loading.loader import PlanUnknownError
 from ..names import first_line
 from ..ranks.exchange import Exchange, RankError
@@ -130,11 +131,14 @@ class _Verification:
     def _prepare(self) -> _Local:
         load = self.options.load
         checkpoint = load.checkpoint_facts or collect_checkpoint(self.checkpoint)
-        facts = load.model_facts or collect_model_facts(walk(self.model))
+        walked = walk(self.model)
+        facts = load.model_facts or collect_model_facts(walked)
+        declared = declared_targets(walked, load.contract, self.options.external)
         exclusions = exclusions_of(load.contract)
         follow = forward_of_folder if checkpoint.format == "dcp" else forward
-        plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions)
-        return _Local(plan, shards_of(self.model, self.options.external))
+        plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions, declared=declared)
+        shapes = logical_shapes(walked, load.contract)
+        return _Local(plan, shards_of(self.model, self.options.external, shapes))
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:
         worker = Worker(local.forward, self.comparing, self.exchange.rank)

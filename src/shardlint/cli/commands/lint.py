@@ -16,7 +16,7 @@ from ..heavy_options import WeightChoices, shown_progress, weight_options
 from ..interrupts import Interruption
 from ..options import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..output import outputs_of, report_options, reporters_of, write_outputs
-from ..targets import TargetRequest, obtain, target_options
+from ..targets import TargetRequest, external_option, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
@@ -107,6 +107,7 @@ _job_options = stacked(
 
 @click.command("lint", cls=Command, examples=_EXAMPLES)
 @target_options
+@external_option
 @selection_options
 @weight_options
 @_verdict_options
@@ -118,6 +119,7 @@ def command(
     target: str,
     checkpoint: str | None,
     contract: str | None,
+    external: str | None,
     arg: tuple[str, ...],
     config: str | None,
     isolated: bool,
@@ -159,7 +161,7 @@ def command(
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    request = TargetRequest(target, checkpoint, contract, arg)
+    request = TargetRequest(target, checkpoint, contract, arg, external)
     with Interruption() as interruption:
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
