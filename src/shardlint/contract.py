@@ -295,7 +295,8 @@ class Contract:
     `training_only_targets` are globs over live tensors that no checkpoint needs to hold, `inference_only_sources`
     globs over checkpoint keys that training does not want. `placeholders` are globs over class names that must not
     stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `recipes` say how
-    buffers are computed that D404 compares.
+    buffers are computed that D404 compares. `logical_shapes` gives, by glob, the global shape of tensors whose storage
+    is padded beyond it: the rest must be zero.
     """
 
     name: str = field(default="", validator=_optional_text)
