@@ -114,6 +114,15 @@ def _callable(instance: object, attribute: Any, value: Any) -> None:
     raise _fail(instance, attribute, "a callable or an import path `package.module:name`", value)
 
 
+def _shapes(instance: object, attribute: Any, value: Any) -> None:
+    if not isinstance(value, FrozenDict):
+        raise _fail(instance, attribute, "a mapping of globs to shapes", value)
+    for glob, shape in value.items():
+        sizes = shape if isinstance(shape, tuple) else ("",)
+        if not glob.strip() or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+            raise _fail(instance, attribute, f"a shape of whole numbers above 0 for {glob!r}", shape)
+
+
 def _names_by_key(instance: object, attribute: Any, value: Any) -> None:
     if not isinstance(value, FrozenDict):
         raise _fail(instance, attribute, "a mapping of names to sequences of names", value)
@@ -311,13 +320,15 @@ class Contract:
     globs over checkpoint keys that training does not want. `placeholders` are globs over class names that must not
     stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `ties` are groups of
     globs over tensors, each group one tensor under several names. `recipes` say how buffers are computed that D404
-    compares.
+    compares. `logical_shapes` gives, by glob, the global shape of tensors whose storage is padded beyond it: the rest
+    must be zero.
     """
 
     name: str = field(default="", validator=_optional_text)
     probes: tuple[Probe, ...] = _members_field(Probe)
     invariants: tuple[Invariant, ...] = _members_field(Invariant)
     training_only_targets: tuple[str, ...] = _names_field()
+    logical_shapes: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_shapes)
     inference_only_sources: tuple[str, ...] = _names_field()
     data: DataSemantics | None = None
     shared_state: tuple[SharedState, ...] = _members_field(SharedState)

@@ -6,8 +6,19 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
-from shardlint.names import ranges
+from shardlint import (
+    Examined,
+    Facts,
+    Finding,
+    HeavyRule,
+    LiveTarget,
+    NotEvaluated,
+    Phase,
+    Severity,
+    SubjectKind,
+    Unfinished,
+)
+from shardlint.names import counted, ranges
 
 
 @frozen(kw_only=True)
@@ -46,7 +57,9 @@ class ReplicasDiffer(HeavyRule):
     severity = Severity.ERROR
     options_type = ReplicaOptions
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+    noun = "replicated shard"
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         from shardlint.weights import RANK_SECONDS, compare_replicas
 
         if live.model is None:
@@ -71,6 +84,9 @@ class ReplicasDiffer(HeavyRule):
                 evidence={"reference": group.reference, "differing": group.ranks},
                 ranks=(group.reference, *group.ranks),
             )
+        compared = result.compared_replicas
+        evidence = f"{counted(compared, 'shard')} on more than one of {counted(result.world_size, 'rank')}: same bits"
+        yield Examined(judged=compared, evidence=evidence if compared and not result.replicas else "")
         if result.incomplete:
             raise Unfinished(result.incomplete)
         if result.world_size == 1 and not result.errors:

@@ -184,6 +184,7 @@ class Assembly:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
         from ..analysis.contract_globs import exclusions_of
+        from ..loading.declared import declared_targets
         from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan
 
         try:
@@ -193,6 +194,7 @@ class Assembly:
                 model_facts=facts.model,
                 renames=self.options.renames,
                 exclusions=exclusions_of(facts.contract),
+                declared=declared_targets(self.walk, facts.contract, self.target.external),
             )
         except PlanUnknownError as error:
             self.absent[Section.PLAN.value] = str(error)

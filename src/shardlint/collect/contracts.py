@@ -192,6 +192,7 @@ def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bo
         probes=tuple(_like(ProbeFacts, probe) for probe in contract.probes),
         invariants=invariants,
         training_only_targets=contract.training_only_targets,
+        logical_shapes=contract.logical_shapes,
         inference_only_sources=contract.inference_only_sources,
         data=_like(DataSemanticsFacts, contract.data) if contract.data else None,
         shared_state=tuple(_like(SharedStateFacts, state) for state in contract.shared_state),

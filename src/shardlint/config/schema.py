@@ -122,6 +122,11 @@ CONTRACT = Table(
         ),
         Key("training-only-targets", _GLOBS, "Live tensors that have no checkpoint source on purpose."),
         Key("inference-only-sources", _GLOBS, "Checkpoint keys that have no live target on purpose."),
+        Key(
+            "logical-shapes",
+            MapOf(value=ListOf(item=Integer(minimum=1), minimum=1)),
+            "The global shape without padding of tensors whose storage is larger, by glob.",
+        ),
         Key("data", DATA, "What the model expects of its batches."),
         Key("shared-state", ListOf(item=SHARED_STATE, unique="name"), "State that modules share during a step."),
         Key("topology", ListOf(item=TOPOLOGY), "Bounds on the sizes of mesh axes, for D318."),
