@@ -15,18 +15,17 @@ class InvariantRule(Rule, abstract=True):
     related_config = ("contract.invariants",)
     lifecycle: str
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "invariant"
+
+    def subjects(self, facts: Facts) -> Iterator[InvariantOutcome]:
         contract = facts.require(Section.CONTRACT)
-        unknown = []
-        for outcome in contract.invariants:
-            if outcome.phase != self.lifecycle:
-                continue
-            if outcome.status in ("failed", "raised"):
-                yield self._failed(outcome)
-            elif outcome.status == "not-evaluated":
-                unknown.append(f"{outcome.name} ({outcome.error})" if outcome.error else outcome.name)
-        if unknown:
-            raise NotEvaluated(f"invariants whose checker did not run: {', '.join(unknown)}")
+        return (outcome for outcome in contract.invariants if outcome.phase == self.lifecycle)
+
+    def judge(self, outcome: InvariantOutcome, facts: Facts) -> Iterator[Finding]:
+        if outcome.status in ("failed", "raised"):
+            yield self._failed(outcome)
+        elif outcome.status == "not-evaluated":
+            raise NotEvaluated(f"its checker did not run{f': {outcome.error}' if outcome.error else ''}")
 
     def _failed(self, outcome: InvariantOutcome) -> Finding:
         what = f"its checker raised {outcome.error}" if outcome.status == "raised" else "it does not hold"
