@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from attrs import frozen
 
@@ -31,7 +31,8 @@ class NeverWritten(Rule):
     wrote: each is an error. So is a tensor of any shape that Transformers found nothing for in the checkpoint, when the
     initialiser of its model writes nothing to it, which is tried on a copy, and nobody wrote to it since. Without the
     watch, matrices that are one constant everywhere, or that hold absurdly large numbers, are reported as what they
-    look like: a warning when a loader reported that it filled them, else a remark. Vectors, biases, whole numbers
+    look like: a warning when a loader reported that it filled them, else a remark, and an error when every matrix of the
+    model is constant. Vectors, biases, whole numbers
     (packed weights), adapter tensors that are zero, constants that the checkpoint holds just so and the globs of the
     option `by-design` are left out of that.
 
@@ -73,7 +74,7 @@ class NeverWritten(Rule):
             return ()  # every kind of adapter begins with one factor of zeros, not all with the same one
         tensor = run.tensors.get(seen.fqn)
         if tensor is not None and self.is_due(tensor) and (what := _looks(seen)):
-            return (self.hint(seen, what, run.full),)
+            return (self.hint(seen, what, run.full, all(run.constant(self.is_due))),)
         return ()
 
     def is_due(self, tensor: TensorFacts) -> bool:
@@ -107,11 +108,12 @@ class NeverWritten(Rule):
             ranks=ranks,
         )
 
-    def hint(self, seen: TensorValues, what: str, full: bool) -> Finding:
+    def hint(self, seen: TensorValues, what: str, full: bool, everywhere: bool) -> Finding:
         report = "; the load report misses nothing" if full else ""
+        report += "; every other matrix of the model is constant too" if everywhere else ""
         return self.finding(
             subject=seen.fqn,
-            severity=Severity.WARNING if full else Severity.INFO,
+            severity=None if everywhere else Severity.WARNING if full else Severity.INFO,
             message=f"seems never to have been written: {what}{report}",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum, "elements": seen.elements},
             owner=owner_of(seen.fqn),
@@ -129,6 +131,15 @@ class _Known:
         self.ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         self.adapted = {key for adapter in model.adapters for key in adapter.keys if not is_saved_copy(key)}
         self.full = load is not None and load.reported and not load.missing
+        self.values = values.tensors
+        self._constant: tuple[bool, ...] | None = None
+
+    def constant(self, is_due: Callable[[TensorFacts], bool]) -> tuple[bool, ...]:
+        """Of each matrix that should begin with different numbers, whether it is constant; of one alone nothing."""
+        if self._constant is None:
+            due = [seen for seen in self.values if seen.fqn in self.tensors and is_due(self.tensors[seen.fqn])]
+            self._constant = tuple(seen.constant and not seen.as_stored for seen in due) if len(due) > 1 else (False,)
+        return self._constant
 
 
 def _looks(seen: TensorValues) -> str:

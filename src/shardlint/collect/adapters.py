@@ -49,6 +49,7 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
         modules_to_save=_texts(read(config, "modules_to_save")),
         matched=tuple(sorted(matched, key=natural_key)),
         keys=tuple(sorted(keys, key=natural_key)),
+        active=_is_active(walk, holder, name, matched),
         restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
     )
 
@@ -66,6 +67,18 @@ def _base_of(walk: Walk, holder: WalkedModule) -> WalkedModule:
 
 def _below(name: str, prefix: str) -> bool:
     return not prefix or name == prefix or name.startswith(f"{prefix}.")
+
+
+def _is_active(walk: Walk, holder: WalkedModule, name: str, matched: list[str]) -> bool | None:
+    """Whether the adapter is in use: as the model around it says, else the layers that carry it."""
+    carriers = [module.module for module in walk.modules if module.fqn in set(matched)]
+    for source, attribute in ((holder.module, "active_adapter"), *((layer, "active_adapters") for layer in carriers)):
+        active = read(source, attribute)
+        if isinstance(active, str):
+            return active == name
+        if isinstance(active, (list, tuple)):
+            return name in active
+    return None
 
 
 def _carries(module: Any, adapter: str) -> bool:

@@ -32,7 +32,8 @@ def blank_copy(module: Any, *, second: bool = False, parameters: bool = False) -
     """
     A copy of the module whose own buffers are on the CPU and hold the first (or second) sentinel, in float32 at least.
 
-    With `parameters` its own parameters do so too. Raises `NoCopyError` when the module keeps tensors where a copy would miss them.
+    With `parameters` its own parameters do so too. Raises `NoCopyError` when the module keeps tensors where a copy
+    would miss them.
     """
     return _Copying(second, parameters).copied(module, inner=False)
 

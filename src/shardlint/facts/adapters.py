@@ -13,7 +13,8 @@ class AdapterFacts:
     `base` is the FQN of the base model (empty for the root), `base_type` its class. `targets` are the declared names of
     modules, each matching whole trailing segments, or `pattern` is a declared expression. `target_parameters` and
     `modules_to_save` are declared likewise. `matched` are the FQNs of the modules that carry the adapter, `keys` the
-    names of its tensors. `restricted` says that layers are chosen or excluded by other options.
+    names of its tensors. `restricted` says that layers are chosen or excluded by other options, `active` whether the
+    forward uses the adapter, None when nothing tells.
     """
 
     name: str
@@ -27,3 +28,4 @@ class AdapterFacts:
     matched: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     restricted: bool = False
+    active: bool | None = None
