@@ -31,8 +31,8 @@ class NeverWritten(Rule):
     wrote: each is an error. So is a tensor of any shape that Transformers found nothing for in the checkpoint, when the
     initialiser of its model writes nothing to it, which is tried on a copy, and nobody wrote to it since. Without the
     watch, matrices that are one constant everywhere, or that hold absurdly large numbers, are reported as what they
-    look like: a warning when a loader reported that it filled them, else a remark, and an error when every matrix of the
-    model is constant. Vectors, biases, whole numbers
+    look like: a warning when a loader reported that it filled them, else a remark, and an error when every matrix of
+    the model is constant. Vectors, biases, whole numbers
     (packed weights), adapter tensors that are zero, constants that the checkpoint holds just so and the globs of the
     option `by-design` are left out of that.
 
