@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from attrs import frozen
 
@@ -57,7 +58,7 @@ class NeverWritten(Rule):
 
     def subjects(self, facts: Facts) -> Iterator[tuple[TensorValues | SkippedTensor, _Known]]:
         values, known_once = facts.require(Section.VALUES), _Known(facts)
-        for seen in (*values.tensors, *values.skipped):
+        for seen in chain[TensorValues | SkippedTensor](values.tensors, values.skipped):
             yield seen, known_once
 
     def judge(self, subject: tuple[TensorValues | SkippedTensor, _Known], facts: Facts) -> Iterable[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.origins import TensorOrigin, origins
@@ -39,7 +40,7 @@ class NonFiniteState(Rule):
 
     def subjects(self, facts: Facts) -> Iterator[tuple[TensorValues | SkippedTensor, _Origins]]:
         values, origins_once = facts.require(Section.VALUES), _Origins(facts)
-        for seen in (*values.tensors, *values.skipped):
+        for seen in chain[TensorValues | SkippedTensor](values.tensors, values.skipped):
             yield seen, origins_once
 
     def judge(self, subject: tuple[TensorValues | SkippedTensor, _Origins], facts: Facts) -> Iterable[Finding]:

@@ -153,7 +153,7 @@ def _fresh(facts: Facts) -> Iterator[str]:
         return
     coverage = coverage_of(facts)
     names = model.tensor_by_name()
-    for name, kind in coverage.targets.items() if coverage is not None else ():
+    for name, kind in coverage.targets.items():
         wanted = kind in (TargetClass.NEW_HEAD, TargetClass.UNSUPPORTED_MISSING_TARGET)
         if wanted and name in names and names[name].is_parameter:
             yield name

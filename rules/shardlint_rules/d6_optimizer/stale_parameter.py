@@ -89,7 +89,8 @@ class StaleParameter(Rule):
             kind=SubjectKind.MODEL,
             severity=Severity.INFO,
             message=f"{found} of its {stale_ones.total} belong to no module of the model, while every "
-            "trainable parameter is held: if they are those of a second model, lint both at once, as torch.nn.ModuleList([first, second])",
+            "trainable parameter is held: if they are those of another model, lint both at once, "
+            "as torch.nn.ModuleList([first, second])",
             evidence={"places": [where(optimizer, tensor) for tensor in lost[:_LISTED]], "count": len(lost)},
             key="another model",
         )

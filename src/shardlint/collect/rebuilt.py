@@ -18,7 +18,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ..introspect.attributes import author_type, own, read
+from ..introspect.attributes import author_type, class_attribute, own, read
 from ..introspect.walk import registry, text
 
 _SMALL = 2**14  # elements of what is allocated in memory all the same
@@ -54,7 +54,7 @@ class Rebuilding:
         constructor raises.
         """
         kind = author_type(type(module))
-        if kind.__init__ is _module_init():
+        if _constructor(kind) is _constructor(_module_class()):
             raise NoRecipeError("its class has no constructor of its own")
         if _several_ranks() and (registry(module, "_modules") or registry(module, "_parameters")):
             raise NoRecipeError("its constructor is not called in a job of several ranks")
@@ -70,10 +70,14 @@ class Rebuilding:
         return Rebuilt(buffers, (*guessed, *_changed(module, attributes)))
 
 
-def _module_init() -> Any:
+def _constructor(kind: type) -> Any:
+    return class_attribute(kind, "__init__")
+
+
+def _module_class() -> type:
     import torch
 
-    return torch.nn.Module.__init__
+    return torch.nn.Module
 
 
 def _several_ranks() -> bool:
@@ -88,7 +92,7 @@ def _arguments(kind: type, module: Any, config: Any) -> tuple[dict[str, Any], tu
     """What the constructor takes, as far as the module keeps it, and the names of what is only a default."""
     arguments: dict[str, Any] = {}
     guessed = []
-    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
+    for parameter in list(inspect.signature(_constructor(kind)).parameters.values())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         kept = _kept(module, parameter.name)

@@ -139,8 +139,10 @@ def _with_extremes(facts: TensorValues, parts: Parts, extremes: list[tuple[float
     filled = [part for part in parts.tensors if part.numel()]
     pairs = list(zip(filled, extremes, strict=True))
     numbers = [(part, pair) for part, pair in pairs if part.dtype.is_floating_point or parts.whole]
-    counts = {"nan": 0, "positive_infinite": 0, "negative_infinite": 0}
-    lows, highs, constant = [], [], all(low == high for _, (low, high) in pairs)
+    counts: dict[str, Any] = {"nan": 0, "positive_infinite": 0, "negative_infinite": 0}
+    lows: list[float | None] = []
+    highs: list[float | None] = []
+    constant = all(low == high for _, (low, high) in pairs)
     for part, (low, high) in numbers:
         if math.isfinite(low) and math.isfinite(high):
             lows.append(low)

@@ -372,7 +372,7 @@ def looked_at() -> Facts:
 
 
 def optimized_bf16() -> Facts:
-    """Return `optimized` in bfloat16, with a learning rate of 1e-5, and statistics of its values, all of a small magnitude."""
+    """Return `optimized` in bfloat16, with a learning rate of 1e-5, and values of a small magnitude."""
     facts = optimized()
     assert facts.model is not None
     narrow = evolve(facts.model, tensors=tuple(evolve(fact, dtype="bfloat16") for fact in facts.model.tensors))

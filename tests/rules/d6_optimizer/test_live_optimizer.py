@@ -1,5 +1,7 @@
 """The D6 rules on live models, with each fault as its users met it."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -272,7 +274,7 @@ def test_a_group_without_decay_that_nothing_is_in():
 
 @pytest.mark.parametrize("sizes", [(8, 8, 1), (8, 3)])
 def test_the_flat_state_of_lbfgs(sizes):
-    model = nn.Sequential(*(nn.Linear(left, right) for left, right in zip(sizes, sizes[1:], strict=False)))
+    model = nn.Sequential(*(nn.Linear(left, right) for left, right in itertools.pairwise(sizes)))
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
 
     def closure():
