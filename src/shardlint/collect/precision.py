@@ -47,6 +47,8 @@ def _reason(tensor: TensorFacts, model: ModelFacts) -> PrecisionCritical | None:
         for declaration in model.declarations:
             for strict, patterns in ((True, declaration.keep_in_fp32_strict), (False, declaration.keep_in_fp32)):
                 if pattern := _matching(name, declaration, patterns):
+                    if not strict and tensor.dtype != "float16" and tensor.fqn.rpartition(".")[2] in _KNOWN:
+                        continue  # the library keeps it for float16 alone, and it needs it all the same
                     because = f"{declaration.qualified_type.rpartition('.')[2]} keeps {pattern!r} in float32"
                     return PrecisionCritical(
                         fqn=tensor.fqn, dtype=tensor.dtype, because=because, declared=True, strict=strict

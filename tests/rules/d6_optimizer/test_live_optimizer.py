@@ -179,7 +179,7 @@ def test_one_optimizer_over_two_models():
     assert informed(encoder, optimizer) == [("D603", "optimizer", Severity.INFO)]
     assert informed(nn.ModuleList([encoder, decoder]), optimizer) == []
     optimizer = torch.optim.Adam([encoder.weight, *decoder.parameters()])
-    assert ("D604", "bias", Severity.ERROR) in informed(encoder, optimizer)
+    assert ("D603", "bias", Severity.ERROR) in informed(encoder, optimizer)  # by shape: nobody knows better
 
 
 def test_the_first_of_alike_tensors_is_the_one_that_no_group_holds(one_rank):
