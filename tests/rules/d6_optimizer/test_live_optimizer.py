@@ -217,6 +217,7 @@ def test_a_warm_up_trains():
     assert codes(model, optimizer) == []
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT reads what Transformers deprecates
 def test_an_adapter_in_use_that_is_frozen_while_another_one_trains():
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=2, target_modules=["q_proj"])
