@@ -51,7 +51,7 @@ class AliasNotSaved(Rule):
     def subjects(self, facts: Facts) -> Iterator[_Pair]:
         model = facts.require(Section.MODEL)
         names, dropped = model.tensor_by_name(), _not_saved(model)
-        for tie in declared_ties(model):
+        for tie in declared_ties(model, facts.contract):
             for target, source in tie.pairs:
                 yield _Pair(target, source, names[target], names[source], tie.wanted is False, target in dropped)
 

@@ -131,7 +131,7 @@ _SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {
     ),
     TargetClass.NEW_HEAD: (
         Severity.WARNING,
-        "{key} belongs to a head that the checkpoint's class does not have: it starts from its initialisation",
+        "{key} belongs to a head that the checkpoint's class does not have: nothing stored gives it",
     ),
     SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} {side.no_place}"),
     SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that {side.of_class} does not have"),

@@ -63,6 +63,7 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
             _in_base(alias, base.fqn) for module in inside if _saves(module, name) for alias in module.names
         ),
         keys=tuple(sorted(keys, key=natural_key)),
+        active=_is_active(walk, holder, name, matched),
         restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
     )
 
@@ -112,6 +113,18 @@ def _integers(value: Any) -> tuple[int, ...]:
 
 def _ordered(names: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(sorted({name for name in names if name}, key=natural_key))
+
+
+def _is_active(walk: Walk, holder: WalkedModule, name: str, matched: list[str]) -> bool | None:
+    """Whether the adapter is in use: as the model around it says, else the layers that carry it."""
+    carriers = [module.module for module in walk.modules if module.fqn in set(matched)]
+    for source, attribute in ((holder.module, "active_adapter"), *((layer, "active_adapters") for layer in carriers)):
+        active = read(source, attribute)
+        if isinstance(active, str):
+            return active == name
+        if isinstance(active, (list, tuple)):
+            return name in active
+    return None
 
 
 def _carries(module: Any, adapter: str) -> bool:

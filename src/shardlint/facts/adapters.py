@@ -17,7 +17,8 @@ class AdapterFacts:
     `layers_pattern`. `rank_patterns` are the names and expressions for which ranks or scales of their own are declared.
     `matched` are the FQNs of the modules that carry the adapter, `matched_parameters` the names (in the base model) of
     the parameters that carry one by themselves, `saved` those of the modules that are trained and saved whole, `keys`
-    the names of its tensors. `restricted` says that layers are chosen or excluded by other options.
+    the names of its tensors. `restricted` says that layers are chosen or excluded by other options,
+    `active` whether the forward uses the adapter, None when nothing tells.
     """
 
     name: str
@@ -37,3 +38,4 @@ class AdapterFacts:
     saved: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     restricted: bool = False
+    active: bool | None = None
