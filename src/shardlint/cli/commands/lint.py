@@ -146,7 +146,7 @@ def command(
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
     if chosen.quiet and chosen.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
-    settings = load(config, isolated)
+    settings = load(config, isolated, (target, checkpoint, reference))
     registry = packs_of(settings, require_pack, disable_pack)
     outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
     weights = WeightChoices(

@@ -83,7 +83,7 @@ def command(
     """
     from ...report.ownership import ownership_csv, ownership_json, ownership_text
 
-    settings = load(config, isolated)
+    settings = load(config, isolated, (target, checkpoint))
     registry = packs_of(settings, require_pack, disable_pack)
     facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
     sharding = _matching(_sharding(facts), match)
