@@ -339,13 +339,17 @@ class Rule:
         ranks: Iterable[int] = (),
         key: str = "",
     ) -> Finding:
-        """Build a finding of this rule; why and remediation come from the rule's page unless given."""
+        """
+        Build a finding of this rule; why and remediation come from the rule's page unless given.
+
+        A subject without visible characters (a tensor may be named so) is shown in quotes.
+        """
         return Finding(
             code=self.code,
             name=self.name,
             phase=self.phase,
             severity=severity or self.severity,
-            subject=subject,
+            subject=subject if subject.strip() else repr(subject),
             kind=kind,
             message=message,
             evidence=evidence,

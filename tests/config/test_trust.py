@@ -1,7 +1,6 @@
 """Settings that lie in what is inspected are never the user's."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -120,9 +119,9 @@ def test_who_stands_in_what_is_inspected_gets_no_settings_from_above(project, mo
 
 
 def test_links_do_not_hide_where_a_file_lies(project, monkeypatch):
-    os.symlink(project / "ckpt", project / "link")
+    (project / "link").symlink_to(project / "ckpt")
     (project / "settings").mkdir()
-    os.symlink(project / "ckpt" / "shardlint.yaml", project / "settings" / "shardlint.yaml")
+    (project / "settings" / "shardlint.yaml").symlink_to(project / "ckpt" / "shardlint.yaml")
     assert load_settings(project / "link", inspected=["ckpt"]).file is None
     assert load_settings(project / "settings", inspected=["ckpt"]).file is None
     assert inspected_folders(["link"]) == ((project / "ckpt").resolve(),)
@@ -131,7 +130,7 @@ def test_links_do_not_hide_where_a_file_lies(project, monkeypatch):
 def test_named_settings_are_used_and_every_report_says_what_they_do(project, capsys):
     (project / "mine.yaml").write_text(
         "lint:\n  ignore: [D501, D502]\n  severity: {D505: info}\n  fail-level: never\n"
-        "  suppress: [{rule: [D504, shape-mismatch], subject: '**', reason: x}]\n"
+        "  suppress: [{rule: [D503, shape-mismatch], subject: '**', reason: x}]\n"
     )
     main(["lint", "ckpt", "--config", "mine.yaml"])
     out = " ".join(capsys.readouterr().out.split())
