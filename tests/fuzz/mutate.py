@@ -5,7 +5,6 @@ import json
 import pickle
 import random
 import struct
-import zipfile
 from pathlib import Path
 
 import torch
@@ -66,8 +65,3 @@ def folder(rng: random.Random, path: Path) -> str:
     if part == "optimizer":
         (path / "optimizer.pt").write_bytes(mutated(rng, optimizer()))
     return part
-
-
-def readable(path: Path) -> bool:
-    """Whether the archive of an optimizer is one at all."""
-    return zipfile.is_zipfile(path)

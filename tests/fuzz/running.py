@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 
 from shardlint.checkpoint.folder import CheckpointError, collect_checkpoint
 from shardlint.checkpoint.optimizer_state import stored_optimizers
-from shardlint.facts.codec import FactsError, decode_facts, encode_facts
 from shardlint.facts import Facts
+from shardlint.facts.codec import FactsError, decode_facts, encode_facts
 
 from .mutate import folder, mutated
 
