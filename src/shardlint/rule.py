@@ -349,7 +349,7 @@ class Rule:
             name=self.name,
             phase=self.phase,
             severity=severity or self.severity,
-            subject=subject if subject.strip() else repr(subject),
+            subject=repr(subject) if isinstance(subject, str) and not subject.strip() else subject,
             kind=kind,
             message=message,
             evidence=evidence,

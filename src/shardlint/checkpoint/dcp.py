@@ -151,9 +151,9 @@ class _MetadataReader:
                 last, holder = end, key
 
 
-def _is_path(path: Any) -> bool:
+def _is_path(path: tuple[Any, ...]) -> bool:
     """Whether this is a path of a state dict: short, of texts and of integers that can be written."""
-    if not isinstance(path, tuple) or len(path) > _LONGEST_PATH:
+    if len(path) > _LONGEST_PATH:
         return False
     return all(isinstance(part, str) or (isinstance(part, int) and abs(part) < 2**63) for part in path)
 
@@ -164,6 +164,6 @@ def _parts(planner_data: Any, tensors: Mapping[Any, Any]) -> tuple[str, ...]:
     paths = planner_data if isinstance(planner_data, dict) else {}
     for name in tensors:
         path = paths.get(name)
-        if _is_path(path):
+        if isinstance(path, tuple) and _is_path(path):
             counts.update(encodable(".".join(map(str, path[:end]))) for end in range(1, min(len(path), _DEEPEST + 1)))
     return tuple(name for name, _ in counts.most_common(_MOST_PARTS))
