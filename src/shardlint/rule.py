@@ -349,7 +349,7 @@ class Rule:
             name=self.name,
             phase=self.phase,
             severity=severity or self.severity,
-            subject=repr(subject) if isinstance(subject, str) and not subject.strip() else subject,
+            subject=_quoted(subject),
             kind=kind,
             message=message,
             evidence=evidence,
@@ -360,6 +360,11 @@ class Rule:
             ranks=tuple(ranks),
             key=key,
         )
+
+
+def _quoted(subject: Any) -> Any:
+    """The subject, in quotes when nothing of it shows; what is no text is left to the check of `Finding`."""
+    return repr(subject) if isinstance(subject, str) and not subject.strip() else subject
 
 
 class HeavyRule(Rule, abstract=True):
