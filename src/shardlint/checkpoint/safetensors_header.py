@@ -316,6 +316,9 @@ def _may_hold_duplicates(raw: bytes, entries: int, raw_metadata: msgspec.Raw | N
 
     Without escapes every field name is spelled literally, so as many names as entries prove that none was dropped.
     """
+    colons = 4 * entries + (0 if raw_metadata is None else 1 + bytes(raw_metadata).count(b":"))
+    if raw.count(b":") != colons:  # of an entry that another one replaced, whatever was in it
+        return True
     if b"\\" in raw or any(raw.count(name) != entries for name in (b'"data_offsets"', b'"dtype"', b'"shape"')):
         return True
     if raw_metadata is None:
