@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from ._version import __version__
+from .engine.effect import effect_of
 from .engine.runner import SelectedRule, evaluate, sort_findings
 from .engine.suppressions import Suppressed, apply_suppressions
 from .engine.wishes import undone
-from .facts import Facts, Section
+from .facts import Facts, FrozenDict, Section
 from .lint_options import LintOptions, check_config, check_facts
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
 from .report.from_facts import collection_findings, coverage_mapping, metadata_of
@@ -71,6 +72,20 @@ class Session:
         """Whether some rule is evaluated that reads every weight."""
         return any(rule.rule.cost is Cost.HEAVY and (self.heavy or rule.explicit) for rule in self.rules)
 
+    def _settings_used(self) -> FrozenDict:
+        """Which files shaped the verdict, and how, for the head of every report."""
+        settings = self.settings
+        effect = effect_of(self.registry.rules, settings.layers, settings.suppressions if self.suppress else ())
+        return FrozenDict(
+            files=tuple(str(path) for path in settings.files),
+            not_used=settings.warnings,
+            fail_level=settings.get("lint.fail-level"),
+            contract=settings.contract is not None,
+            options=tuple(settings.options),
+            renames=len(settings.checkpoint.renames),
+            **effect,
+        )
+
     def run(self, facts: Facts, live: LiveTarget | None = None) -> LintRun:
         """Evaluate the selected rules over `facts`, apply suppressions, judge."""
         from .introspect.attributes import gc_paused
@@ -105,7 +120,7 @@ class Session:
             suppressed=hidden.suppressed,
             outcomes=outcomes,
             blocked_by=blocked_by,
-            metadata=metadata_of(facts, self.registry),
+            metadata=metadata_of(facts, self.registry, self._settings_used()),
             coverage=coverage_mapping(facts),
             seconds=time.perf_counter() - started,
         )
@@ -241,7 +256,7 @@ def lint(
 
 def lint_target(target: Target, options: LintOptions) -> Report:
     """Lint what `target` says by `options`, as `lint` does, and raise what `lint` raises."""
-    settings = settings_of(options.config)
+    settings = settings_of(options.config, (target.checkpoint,))
     registry = load_registry(settings)
     session = open_session(settings, registry=registry, layers=(options.layer,), heavy=options.heavy)
     collecting = collect_options(settings, registry, values=session.wants_values)
@@ -279,17 +294,23 @@ def snapshot(
             name=name,
         ),
     )
-    settings = settings_of(config)
+    settings = settings_of(config, (target.checkpoint,))
     return _collect(target, collect_options(settings, load_registry(settings)))
 
 
-def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settings:
-    """Settings from what `lint` takes as `config`. Raises `ConfigError` for a file with mistakes, else `TypeError`."""
+def settings_of(
+    config: Settings | str | Path | Literal[False] | None, inspected: Iterable[str | Path | None] = ()
+) -> Settings:
+    """
+    Settings from what `lint` takes as `config`; those that lie in what is `inspected` are not looked up.
+
+    Raises `ConfigError` for a file with mistakes, else `TypeError`.
+    """
     from .config import load_settings
 
     check_config(config)
     if config is None or config is False:
-        return load_settings(Path.cwd(), isolated=config is False)
+        return load_settings(Path.cwd(), isolated=config is False, inspected=inspected)
     if isinstance(config, (str, Path)):
         return load_settings(Path.cwd(), explicit=Path(config))
     return config

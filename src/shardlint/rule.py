@@ -339,13 +339,17 @@ class Rule:
         ranks: Iterable[int] = (),
         key: str = "",
     ) -> Finding:
-        """Build a finding of this rule; why and remediation come from the rule's page unless given."""
+        """
+        Build a finding of this rule; why and remediation come from the rule's page unless given.
+
+        A subject without visible characters (a tensor may be named so) is shown in quotes.
+        """
         return Finding(
             code=self.code,
             name=self.name,
             phase=self.phase,
             severity=severity or self.severity,
-            subject=subject,
+            subject=_quoted(subject),
             kind=kind,
             message=message,
             evidence=evidence,
@@ -356,6 +360,11 @@ class Rule:
             ranks=tuple(ranks),
             key=key,
         )
+
+
+def _quoted(subject: Any) -> Any:
+    """The subject, in quotes when nothing of it shows; what is no text is left to the check of `Finding`."""
+    return repr(subject) if isinstance(subject, str) and not subject.strip() else subject
 
 
 class HeavyRule(Rule, abstract=True):

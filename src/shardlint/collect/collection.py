@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import evolve
 
 from ..contract import Contract, Recipe
-from ..diagnostics import last_frame
+from ..diagnostics import error_text, last_frame
 from ..facts import (
     PACK_SECTION,
     CollectionProblem,
@@ -26,7 +25,7 @@ from ..introspect.attributes import gc_paused
 from ..introspect.plain import encodable
 from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
-from ..target import Target, TargetError
+from ..target import Target, TargetError, expanded
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
 from .model import config_of, model_facts
 from .options import CollectOptions, PackCollector
@@ -156,7 +155,7 @@ class Assembly:
         facts = optimizer_facts(self.tables, self.target.optimizer)
         if self.target.checkpoint is None:
             return facts
-        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
+        return evolve(facts, stored=stored_optimizers(expanded(self.target.checkpoint)))
 
     def _load(self) -> LoadFacts | None:
         try:
@@ -174,7 +173,7 @@ class Assembly:
         from ..checkpoint.folder import CheckpointError, collect_checkpoint
 
         try:
-            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
+            checkpoint = collect_checkpoint(expanded(self.target.checkpoint))
         except CheckpointError as error:
             raise TargetError(str(error)) from None
         return evolve(checkpoint, overlay_declared=self.options.allow_overlay)
@@ -220,7 +219,7 @@ class Assembly:
         from .values import values_facts
 
         checkpoint = self.target.checkpoint
-        values = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        values = values_facts(self.tables, facts, None if checkpoint is None else expanded(checkpoint))
         if values is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
         return values
@@ -262,7 +261,9 @@ class Assembly:
                 if earlier is not pack and earlier.label != pack.label:
                     raise ValueError(f"the pack {earlier.label} writes the section {pack.section} too ({earlier.name})")
                 facts = _with_section(facts, pack.section, value)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
                 self._pack_failed(pack, error)
         return facts
 
@@ -274,7 +275,7 @@ class Assembly:
             collector=name,
             section=section,
             error_type=type(error).__name__,
-            error=encodable(str(error)),
+            error=encodable(error_text(error)),
             pack=pack,
             frame=last_frame(error, root),
         )

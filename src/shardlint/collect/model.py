@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from ..analysis.model_config import architectures_of
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
 from ..introspect.plain import encodable
@@ -86,12 +87,6 @@ def config_of(model: Any) -> FrozenDict | None:
     """The model's own configuration as plain values, by which packs know it; None when there is none to read."""
     config = own(model, "config")
     return plain_config(config)[0] if is_config(config) else None
-
-
-def architectures_of(config: FrozenDict | None) -> tuple[str, ...]:
-    """`config.architectures`, empty when it is absent or no sequence of names."""
-    names = (config or EMPTY).get("architectures")
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, tuple) else ()
 
 
 def _text(config: FrozenDict | None, key: str) -> str | None:

@@ -105,7 +105,9 @@ class _Rebuilding:
             try:
                 with random_states_kept():
                     value = function(self.walk.root, buffer.fqn)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
                 raise _RecipeProblemError(f"it raised {type(error).__name__}: {error}") from None
             self.states = self.seen()
             changed = [name for name, state in self.states.items() if states.get(name) != state]

@@ -130,7 +130,7 @@ def to_selected(
     failure: BaseException | None = None
     try:
         instance = rule.rule_class(options)
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         failure, instance = error, object.__new__(rule.rule_class)
@@ -293,7 +293,7 @@ class _Evaluation:
         try:
             with redirect_stdout(sys.stderr):  # standard output belongs to the report
                 _judge_all(self._facts, item.rule, self._live, tally)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
             return _crash(item, error, tally.findings)

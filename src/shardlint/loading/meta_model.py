@@ -14,6 +14,7 @@ from attrs import frozen
 from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..facts import CheckpointFacts, FrozenDict, thaw
 from ..names import first_line
+from .build_limits import BuildGivenUp, build_limits
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
 from .transformers_loader import version
@@ -58,8 +59,11 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
     plain = _cleaned(thaw(checkpoint.config), "")
     with _isolated():
         try:
-            config, kind = _config_and_class(plain)
-            model = _model(config, kind, _dtype(config, checkpoint))
+            with build_limits():
+                config, kind = _config_and_class(plain)
+                model = _model(config, kind, _dtype(config, checkpoint))
+        except BuildGivenUp as error:
+            raise PlanUnknownError(f"building the architecture of config.json was given up: {error}") from error
         except PlanUnknownError:
             raise
         except _TooLargeError as error:

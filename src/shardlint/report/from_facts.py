@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import diagnostic
-from ..facts import CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts
+from ..facts import EMPTY, CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts
 from ..rule import Finding, SubjectKind
 
 if TYPE_CHECKING:
     from ..plugins.registry import Registry
 
 
-def metadata_of(facts: Facts, registry: Registry) -> FrozenDict:
-    """What was linted and with what: model, checkpoint, packs, versions, place in the job."""
+def metadata_of(facts: Facts, registry: Registry, settings: FrozenDict = EMPTY) -> FrozenDict:
+    """What was linted and with what: model, checkpoint, settings, packs, versions, place in the job."""
     environment = facts.environment
     return FrozenDict(
         {
             "model": _model(facts.model) if facts.model else None,
             "checkpoint": _checkpoint(facts.checkpoint) if facts.checkpoint else None,
             "contract": _contract(facts.contract) if facts.contract else None,
+            "settings": settings,
             "absent": facts.absent,
             "packs": {pack.name: pack.version for pack in registry.packs if pack.status.value == "loaded"},
             "versions": environment.versions,

@@ -12,7 +12,7 @@ from attrs import asdict, frozen
 
 from ..facts import OwnershipFacts, ReductionFacts, ShardingFacts, UnitFacts, thaw
 from ..facts.sharding import placement_texts
-from ..names import collapse, counted, natural_key, pattern_of, ranges
+from ..names import collapse, counted, csv_cell, natural_key, pattern_of, ranges
 from .layout import table
 
 UNKNOWN = "unknown"
@@ -94,7 +94,7 @@ def ownership_csv(sharding: ShardingFacts) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     rows = ownership_rows(sharding)
     writer.writerow(name for name in OwnershipRow.__annotations__)
-    writer.writerows(asdict(row).values() for row in rows)
+    writer.writerows(map(csv_cell, asdict(row).values()) for row in rows)
     return stream.getvalue()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from ...facts import EntryFacts, Facts, ModelFacts, TensorFacts
 from ..contract_globs import exclusions_of
 from ..keys import KeyResolver, config_cuts, is_adapter, layer_counts, list_lengths, root_declaration
+from ..model_config import architectures_of
 from ..ties import wanted_pairs
 from ..wrapper_names import may_be_adapters
 from .evidence import Evidence
@@ -146,7 +147,7 @@ class _Heads:
 
     def __init__(self, facts: Facts, model: ModelFacts, filled: Evidence) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
-        named = (stored_config.get("architectures") if stored_config else None) or model.architectures
+        named = architectures_of(stored_config) or model.architectures
         other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
         root = root_declaration(model)
         self._prefix = f"{root.base_model_prefix}." if root else "."

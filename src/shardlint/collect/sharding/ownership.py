@@ -78,7 +78,9 @@ def _ask(collector: Any, tables: OwnershipTables, failed: Callable[[Any, BaseExc
     before = tables.position()
     try:
         collector.collect_units(tables)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
         tables.forget_since(before)
         if failed is None:
             raise
