@@ -93,7 +93,7 @@ class UnmanagedTrainableParameter(Rule):
         elif record.managed:
             reduction = sharding.reduction_of(record)
             if subject.several and (reduction is None or reduction.ranks is None):
-                raise NotEvaluated("the ranks over which its unit reduces are unknown")
+                raise NotEvaluated("the ranks over which the units reduce are unknown")
             known(record.domain)
         elif subject.ranks is None and subject.several:
             raise NotEvaluated("the ranks over which the units reduce are unknown")
