@@ -18,7 +18,7 @@ _ADDING_KINDS = ("fsdp2", "hsdp", "replicate")
 
 @frozen
 class _Tie:
-    """Records of one parameter, or of two that a class declares as tied; `told` are groups that show it by themselves."""
+    """Records of one parameter, or of two that a class declares as tied, which the groups `told` may show as well."""
 
     fqn: str
     records: list[OwnershipFacts]

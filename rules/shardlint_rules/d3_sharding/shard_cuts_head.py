@@ -32,7 +32,11 @@ class HeadOptions:
 
 @frozen
 class _Family:
-    """What a dim of a parameter counts: `what`, how many of them the config declares (None when it does not), and in which dim they lie."""
+    """
+    What a dim of a parameter counts: `what`, and in which dim they lie.
+
+    `count` is how many of them the config declares, None when it does not.
+    """
 
     what: str
     count: int | None

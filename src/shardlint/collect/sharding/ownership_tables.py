@@ -8,7 +8,7 @@ from typing import Any
 from attrs import evolve
 
 from ...boxes import Placement, product, replay, shape_of
-from ...facts import EMPTY, FrozenDict, Unknown, is_known
+from ...facts import EMPTY, FrozenDict, Unknown
 from ...facts.sharding import (
     DENSE,
     LOCAL,
@@ -203,7 +203,7 @@ class OwnershipTables:
         domains: dict[str, list[str]] = {}
         unknown = ""
         for record in records:
-            if is_known(record.domain):
+            if not isinstance(record.domain, Unknown):
                 domains.setdefault(record.domain, []).append(record.fqn)
             elif not unknown:
                 unknown = f"the gradient domain of {record.fqn} is not known: {record.domain.unknown}"
