@@ -18,7 +18,8 @@ class TensorReader:
     """
     Turns walked tensors into facts.
 
-    `beside` are the layouts that stand beside plain local tensors. Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met.
+    `beside` are the layouts that stand beside plain local tensors. Dtypes, devices and layouts are few, so their texts
+    are kept; places in memory are numbered as they are met.
     """
 
     def __init__(self, beside: Mapping[int, Beside] = MappingProxyType({})) -> None:

@@ -28,7 +28,7 @@ class WalkedModule:
     """
     A module and its names, in the order in which the walk met them. `values` is the module's `__dict__`.
 
-    `wrapper` is the kind of wrapper that it is, None when it is none; `wrapped` is then what it wraps, None for nothing.
+    `wrapper` is the kind of wrapper that it is, None when it is none; `wrapped` is what it wraps, None for nothing.
     """
 
     __slots__ = ("module", "names", "values", "wrapped", "wrapper")

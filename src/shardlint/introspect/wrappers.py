@@ -89,7 +89,7 @@ def _strips(module: Any, segment: Any, child: Any) -> bool:
     if registry(module, "_state_dict_hooks") and _hooks_strip(module, segment):
         return True
     if _overrides(kind, "state_dict") and not _has_hooks(child):
-        keys = _keys(lambda: module.state_dict())
+        keys = _keys(module.state_dict)
         if keys:
             return not _begin_with(segment, keys)
     # A public child that `named_parameters()` leaves out alone keeps its name in every checkpoint.

@@ -152,8 +152,8 @@ def runtime_rows(facts: Facts) -> Rows:
     """
     What a traced step must have in common on ranks that work together, by name: which units ran, which gradients came.
 
-    Experts, and what may be some, are left out of the gradients: another rank's experts may be those that got the tokens. So are the original
-    parameters of FSDP1, of which a rank may hold nothing.
+    Experts, and what may be some, are left out of the gradients: another rank's experts may be those that got the
+    tokens. So are the original parameters of FSDP1, of which a rank may hold nothing.
     """
     runtime = facts.runtime
     if runtime is None:

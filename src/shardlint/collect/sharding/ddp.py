@@ -90,7 +90,7 @@ def _records(tables: OwnershipTables, tensor: Any, owner: str, unit: int) -> lis
 
 
 def plain_layout(tables: OwnershipTables, tensor: Any) -> int:
-    """The layout of a tensor that no data-parallel sharding cuts: plain, a DTensor as it is, or a part with its layout."""
+    """The layout of a tensor that no data-parallel sharding cuts: plain, a DTensor, or a part with its layout."""
     shape = ints(first(tensor, "shape"))
     beside = tables.beside.get(id(tensor))
     if beside is not None:

@@ -122,8 +122,8 @@ class OwnershipTables:
         """
         DENSE or EXPERT, by the names of the mesh axes and the placements of the layout.
 
-        `names` are those of the parameter: of experts that are cut along an axis that no convention names, the domain is
-        not known.
+        `names` are those of the parameter: of experts that are cut along an axis that no convention names, the domain
+        is not known.
         """
         known = self._domains.get(layout)
         if known is None:
@@ -131,7 +131,7 @@ class OwnershipTables:
         domain, strange_axis = known
         if strange_axis is not None and any(map(names_experts, names)):
             return Unknown(
-                f"it belongs to experts and is cut along the mesh axis {strange_axis}, of which nothing says whether it "
+                f"it belongs to experts and is cut along the mesh axis {strange_axis}, and nothing says whether that "
                 "distributes experts (expert-axes)"
             )
         return domain

@@ -110,10 +110,13 @@ def _state(live: Any) -> Iterator[tuple[str, Any]]:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
             yield name, first(live, name)
-        for name, value in base.__dict__.items():
-            if base.__module__.partition(".")[0] not in ("torch", "builtins", "enum") and not name.startswith("__"):
-                if isinstance(value, (int, tuple, list, dict)) and not isinstance(value, bool):
-                    yield name, value
+        if base.__module__.partition(".")[0] not in ("torch", "builtins", "enum"):
+            yield from ((name, value) for name, value in base.__dict__.items() if _is_layout(name, value))
+
+
+def _is_layout(name: str, value: Any) -> bool:
+    """Whether what a class defines is data that every object of it carries, and no method or flag."""
+    return isinstance(value, (int, tuple, list, dict)) and not isinstance(value, bool) and not name.startswith("__")
 
 
 def _says_nothing(value: Any) -> bool:
