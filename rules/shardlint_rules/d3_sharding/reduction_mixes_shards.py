@@ -9,7 +9,7 @@ from attrs import frozen
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
 from shardlint.boxes import PARTIAL, REPLICATE, boxes
-from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
+from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts, known
 from shardlint.names import pattern_of
 
 from ._layouts import live, once, ranks_text
@@ -85,6 +85,7 @@ class ReductionMixesShards(Rule):
                 return
         if isinstance(seen, str):
             raise NotEvaluated(seen)
+        known(record.fqn)  # a name that is not known hides what the comparison of ranks says of it
         if _untold(layout, reduction):
             raise NotEvaluated("it may be cut, and which ranks reduce which part is unknown")
 
@@ -143,7 +144,7 @@ def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:
-    difference = absent.get(record.fqn)
+    difference = absent.get(known(record.fqn))
     if difference is None:
         return None
     without = tuple(rank for rank in _ranks_without(difference) if rank in ranks)

@@ -11,7 +11,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import coordinates, replay, shape_of
-from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts
+from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts, known
 
 from ._layouts import live, once, refuse_strange, strange_placement
 
@@ -71,6 +71,7 @@ class UnevenShard(Rule):
         if cut.shapes is None:
             refuse_strange(layout)
             raise NotEvaluated("what the ranks hold of it is not known")
+        known(cut.fqn)
         if len(cut.shapes) > 1:
             yield self.uneven(cut.record, layout, cut.shapes, tied=cut.tied)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import field, frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import counted, glob_matches, listed, ordered, pattern_of
 
 from ._layouts import live
@@ -67,7 +67,8 @@ class UnevenWrapping(Rule):
         sharding = facts.require(Section.SHARDING)
         units = [unit for unit in sharding.units if unit.kind in _SHARDING_KINDS]
         wrapped = frozenset(name for unit in units for name in unit.modules)
-        patterns = {pattern_of(name) for name in wrapped if any(part.isdigit() for part in name.split("."))}
+        # The children of a root that is itself a sequence are its parts and no repeated blocks.
+        patterns = {pattern_of(name) for name in wrapped if any(part.isdigit() for part in name.split(".")[1:])}
         members = _members(sharding, patterns)
         for pattern in sorted(members):
             blocks = members[pattern]
@@ -112,7 +113,7 @@ def _members(sharding: ShardingFacts, patterns: set[str]) -> dict[str, dict[str,
         parts = record.fqn.split(".")
         for depth in depths:
             module = ".".join(parts[:depth])
-            if record.managed and depth < len(parts) and pattern_of(module) in patterns:
+            if known(record.unit) is not None and depth < len(parts) and pattern_of(module) in patterns:
                 inside = ".".join(parts[depth:])
                 members.setdefault(pattern_of(module), {}).setdefault(module, []).append((record, inside))
     return members

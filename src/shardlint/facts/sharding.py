@@ -141,9 +141,10 @@ class OwnershipFacts:
 
     Equal `identity` means one parameter: aliases have a record each. `domain` is DENSE, EXPERT or LOCAL, or not known.
     `layout` and `unit` are indices; `unit` is None and `owner` `<unmanaged>` when no unit manages the parameter.
-    `replaced` tells that the unit still manages this tensor though the module holds another one by now. `origin` numbers
-    the tensors as they were before wrapping, None when unknown. `marks` are the flags that libraries set on parameters
-    (`tensor_model_parallel`, `partition_dim`, `allreduce`, ...). `optimized` is None when no optimizer was given.
+    `replaced` tells that the unit still manages this tensor though the module holds another one by now. `origin`
+    numbers the tensors as they were before wrapping, None when unknown. `marks` are the flags that libraries set on
+    parameters (`tensor_model_parallel`, `partition_dim`, `allreduce`, ...). `optimized` is None when no optimizer was
+    given.
     """
 
     fqn: str

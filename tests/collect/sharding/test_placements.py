@@ -28,6 +28,9 @@ class Slotted:
     def __init__(self, dim, sections=None):
         self.dim, self.sections = dim, sections
 
+    def __repr__(self):
+        return f"Slotted({self.dim}, {self.sections})"
+
     def is_shard(self):
         return True
 
