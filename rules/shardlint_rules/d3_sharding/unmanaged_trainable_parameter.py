@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts
+from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts, is_known, known
 from shardlint.names import glob_matches
 
-from ._layouts import live, once, ranks_text
+from ._layouts import live, once, ranks_text, refuse_strange
 
 
 @frozen(kw_only=True)
@@ -18,6 +18,23 @@ class UnmanagedOptions:
     """`replicated`: globs of parameters whose gradients the training loop synchronises by itself."""
 
     replicated: tuple[str, ...] = ()
+
+
+@frozen
+class _Trainable:
+    """
+    A parameter that trains: whether several ranks work together, the ranks that units reduce over (None when unknown).
+
+    `wider` are the ranks of the widest reduction when its own is over a part of them; `before` is the record of the
+    tensor that stood in its place when its unit was wrapped.
+    """
+
+    fqn: str
+    record: OwnershipFacts
+    several: bool
+    ranks: tuple[int, ...] | None
+    wider: tuple[int, ...]
+    before: OwnershipFacts | None
 
 
 class UnmanagedTrainableParameter(Rule):
@@ -53,21 +70,37 @@ class UnmanagedTrainableParameter(Rule):
     related_config = ("ignored_params", "fsdp_plan")
     options_type = UnmanagedOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "trainable parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[_Trainable]:
         sharding = facts.require(Section.SHARDING)
-        for record, wider in _partly(sharding):
-            if self.trains(record):
-                yield self.partly(sharding, record, wider)
-        unmanaged = [record for record in once(sharding.parameters) if not record.managed and self.trains(record)]
-        if not sharding.units or not unmanaged:
+        if not sharding.units:
             return
-        ranks = _reduced_over(sharding)
-        if ranks is None and facts.environment.world_size > 1:
-            raise NotEvaluated("the ranks over which the units reduce are unknown")
+        several = facts.environment.world_size > 1 or any(len(mesh.ranks) > 1 for mesh in sharding.meshes)
+        wider = {id(record): widest for record, widest in _partly(sharding)}
         replaced = {record.fqn: record for record in sharding.parameters if record.replaced}
-        for record in unmanaged:
-            if ranks and not _spans(sharding, record, ranks):
-                yield self.unmanaged(record, replaced.get(record.fqn), ranks)
+        ranks = _reduced_over(sharding)
+        for record in once(sharding.parameters):
+            if self.trains(record):
+                yield _Trainable(
+                    record.fqn, record, several, ranks, wider.get(id(record), ()), replaced.get(record.fqn)
+                )
+
+    def judge(self, subject: _Trainable, facts: Facts) -> Iterator[Finding]:
+        sharding, record = facts.require(Section.SHARDING), subject.record
+        if subject.wider:
+            yield self.partly(sharding, record, subject.wider)
+        elif record.managed:
+            reduction = sharding.reduction_of(record)
+            if subject.several and (reduction is None or reduction.ranks is None):
+                raise NotEvaluated("the ranks over which the units reduce are unknown")
+            known(record.domain)
+        elif subject.ranks is None and subject.several:
+            raise NotEvaluated("the ranks over which the units reduce are unknown")
+        elif subject.ranks and not _spans(sharding, record, subject.ranks):
+            yield self.unmanaged(record, subject.before, subject.ranks)
+        elif subject.ranks:
+            refuse_strange(sharding.layout_of(record))
 
     def trains(self, record: OwnershipFacts) -> bool:
         return record.requires_grad and not any(glob_matches(glob, record.fqn) for glob in self.options.replicated)
@@ -101,7 +134,8 @@ def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int
     Where tensor parallelism spans the missing ranks, replicas get one gradient there without a reduction. How far it
     spans is told by distributed tensors; libraries that only mark their parameters do not tell, and are left alone.
     """
-    dense = [record for record in once(live(sharding.parameters)) if record.domain == DENSE and record.managed]
+    managed = [record for record in once(live(sharding.parameters)) if record.managed]
+    dense = [record for record in managed if is_known(record.domain) and record.domain == DENSE]
     dense = [record for record in dense if not any("expert" in part for part in record.fqn.lower().split("."))]
     if any(record.marks.get("tensor_model_parallel") for record in sharding.parameters):
         return
@@ -110,9 +144,9 @@ def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int
     reduced = [
         (record, reduction.ranks) for record in dense if (reduction := sharding.reduction_of(record)) is not None
     ]
-    known = [(record, ranks) for record, ranks in reduced if ranks is not None]
-    widest = max((ranks for _, ranks in known), key=len, default=())
-    for record, ranks in known:
+    told = [(record, ranks) for record, ranks in reduced if ranks is not None]
+    widest = max((ranks for _, ranks in told), key=len, default=())
+    for record, ranks in told:
         if set(ranks) < set(widest) and len(ranks) * spanned < len(widest):
             yield record, widest
 

@@ -8,7 +8,8 @@ from typing import Any
 from ..facts import EMPTY, ClassDeclaration, FrozenDict, RebuildableBufferFacts
 from ..introspect.attributes import class_attribute, own, qualified, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, registry
+from ..introspect.walk import Walk
+from ..introspect.wrappers import registry
 from ..names import joined, natural_key
 
 REBUILDABLE_SPECS = "_hp_rebuildable_buffer_specs"

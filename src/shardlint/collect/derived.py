@@ -18,7 +18,8 @@ from attrs import evolve, frozen
 from ..facts import DerivedBuffer
 from ..introspect.attributes import author_type, own, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..introspect.walk import Walk, WalkedModule, text
+from ..introspect.wrappers import registry
 from ..names import joined
 from .blank_copy import NoCopyError, blank_copy
 from .declarations import REBUILDABLE_SPECS, registry_set

@@ -11,7 +11,8 @@ from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, Wra
 from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
 from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
-from ..introspect.walk import Walk, WalkedModule, registry
+from ..introspect.walk import Walk, WalkedModule
+from ..introspect.wrappers import registry
 from ..names import natural_key
 from .adapters import adapter_facts
 from .configurations import is_config, model_configs, plain_config
@@ -20,6 +21,7 @@ from .fast_build import opened, sealed
 from .hidden import hidden_facts
 from .offload import offload_reasons
 from .quantisation import quantisation_facts
+from .sharding.beside import layouts_beside
 from .tensors import TensorReader
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
@@ -27,7 +29,7 @@ _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 
 def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
     """Return the facts of the walked model. `placeholders` are the contract's globs over names of classes."""
-    reader = TensorReader()
+    reader = TensorReader(layouts_beside(walk))
     tensors = tuple([reader.read(walked) for walked in walk.tensors])
     configs = model_configs(walk)
     config = configs.whole.config if configs.whole is not None and not configs.whole.unreadable else None
@@ -99,7 +101,7 @@ def _wrapper(wrapper: WalkedModule) -> WrapperFacts:
         fqn=wrapper.fqn,
         kind=wrapper.wrapper or "",
         qualified_type=qualified(type(wrapper.module)),
-        wrapped_type=qualified(type(wrapper.wrapped)),
+        wrapped_type=None if wrapper.wrapped is None else qualified(type(wrapper.wrapped)),
     )
 
 

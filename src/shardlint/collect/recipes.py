@@ -17,11 +17,12 @@ from ..facts import ContractProblem, DerivedBuffer
 from ..introspect.attributes import read
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
-from ..introspect.walk import registry
+from ..introspect.wrappers import registry
 from ..names import ROOT
 from .derived import BUDGET, LARGEST, difference, readable
 from .invariants import random_states_kept
-from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
+from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of
+from .sharding.placements import placement
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk, WalkedTensor

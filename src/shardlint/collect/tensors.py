@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
@@ -10,17 +11,21 @@ from ..introspect.attributes import read
 from ..introspect.walk import WalkedTensor
 from ..names import natural_key
 from .fast_build import open_class
+from .sharding.beside import Beside
 
 
 class TensorReader:
     """
     Turns walked tensors into facts.
 
-    Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met.
+    `beside` are the layouts that stand beside plain local tensors. Dtypes, devices and layouts are few, so their texts
+    are kept; places in memory are numbered as they are met.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Mapping[int, Beside] = MappingProxyType({})) -> None:
         import torch
+
+        self._beside = beside
 
         self._ordinary = frozenset({torch.nn.Parameter, torch.Tensor})
         self._open: Any = open_class(TensorFacts)
@@ -31,6 +36,8 @@ class TensorReader:
     def read(self, walked: WalkedTensor) -> TensorFacts:
         """Return the facts of one tensor; what cannot be read is said in `unreadable`."""
         try:
+            if id(walked.tensor) in self._beside:
+                return self._part(walked, self._beside[id(walked.tensor)])
             if type(walked.tensor) in self._ordinary and len(walked.names) == 1:
                 return self._plain(walked)
             return self._special(walked)
@@ -81,6 +88,22 @@ class TensorReader:
             local_shape=None if local is None else tuple(int(size) for size in local.shape),
             layout=layout,
             storage=None if is_meta else self._place(tensor if local is None else local, device),
+        )
+
+    def _part(self, walked: WalkedTensor, beside: Beside) -> TensorFacts:
+        """The facts of a plain local part: the shape is that of the whole, as a distributed tensor gives it."""
+        tensor, mesh = walked.tensor, beside.mesh
+        device, is_meta = self._text(tensor.device), bool(tensor.is_meta)
+        texts = tuple(placement.text for placement in beside.placements)
+        return self._facts(
+            walked,
+            shape=beside.shape,
+            dtype=self._text(tensor.dtype),
+            device=device,
+            is_meta=is_meta,
+            local_shape=tuple(int(size) for size in tensor.shape),
+            layout=TensorLayout(mesh_axes=mesh.axes, mesh_shape=mesh.shape, placements=texts),
+            storage=None if is_meta else self._place(tensor, device),
         )
 
     def _facts(

@@ -91,17 +91,20 @@ class ModuleFacts:
     placeholder: str | None = None
 
 
-WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1")
+WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1", "wrapper")
 
 
 @frozen(kw_only=True)
 class WrapperFacts:
-    """A wrapper that was removed from names: `kind` is one of `WRAPPER_KINDS`."""
+    """A wrapper that was removed from names: `kind` is one of `WRAPPER_KINDS`.
+
+    `wrapped_type` is None for a wrapper that wraps nothing.
+    """
 
     fqn: str
     kind: str
     qualified_type: str
-    wrapped_type: str
+    wrapped_type: str | None
 
 
 @frozen(kw_only=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from attrs import evolve, frozen
 
-from ..facts import Facts, RankDifference, RanksFacts
+from ..facts import Facts, RankDifference, RanksFacts, is_known
 from ..facts.sharding import EXPERT, OwnershipFacts, ShardingFacts, placement_texts
 from ..names import natural_key, ranges
 from .converse import Ask, converse
@@ -123,7 +123,7 @@ def _row(sharding: ShardingFacts, record: OwnershipFacts, place: str) -> tuple[s
         str(list(layout.global_shape)),
         record.dtype,
         record.owner,
-        record.domain,
+        record.domain if is_known(record.domain) else "unknown",
         mesh,
         ", ".join(placement_texts(placements)) or "none",
         str(record.requires_grad),
@@ -152,8 +152,8 @@ def runtime_rows(facts: Facts) -> Rows:
     """
     What a traced step must have in common on ranks that work together, by name: which units ran, which gradients came.
 
-    Experts are left out of the gradients: another rank's experts may be those that got the tokens. So are the original
-    parameters of FSDP1, of which a rank may hold nothing.
+    Experts, and what may be some, are left out of the gradients: another rank's experts may be those that got the
+    tokens. So are the original parameters of FSDP1, of which a rank may hold nothing.
     """
     runtime = facts.runtime
     if runtime is None:
@@ -162,7 +162,8 @@ def runtime_rows(facts: Facts) -> Rows:
     rows: Rows = {f"unit {unit.name}": (_yes(unit.name in forwarded), "") for unit in runtime.units if unit.observed}
     if runtime.raised:
         return rows
-    experts = {record.fqn for record in facts.sharding.parameters if record.domain == EXPERT} if facts.sharding else ()
+    records = facts.sharding.parameters if facts.sharding else ()
+    experts = {record.fqn for record in records if not is_known(record.domain) or record.domain == EXPERT}
     parts = {name for unit in runtime.units if unit.kind == "fsdp1" for name in unit.parameters}
     parts = {name for name in parts if not name.endswith("_flat_param")}
     for gradient in runtime.gradients:

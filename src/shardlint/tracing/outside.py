@@ -9,7 +9,7 @@ from attrs import define, field
 
 from ..collect.hidden import hidden_places
 from ..introspect.attributes import qualified
-from ..introspect.walk import registry
+from ..introspect.wrappers import registry
 from .hooks import HookSet
 from .recorder import Recorder
 from .units import Tree

@@ -49,7 +49,8 @@ class ParameterReader:
             tensor, replaced = self.elsewhere(values, tensor)
             walked = None if replaced else self.find(tensor)
         names = self.names(values) if walked is None else walked.names
-        layout, domain, dtype, device = self.kind(values, tensor)
+        layout, dtype, device = self.kind(values, tensor)
+        domain = tables.domain(layout, names)
         identity, origin = tables.identity(tensor), tables.origin(values.get("_orig_param_uid"))
         tables.managed.add(id(tensor))
         for other in others:
@@ -97,8 +98,8 @@ class ParameterReader:
         adopted = spec is not UNKNOWN and spec == first(tensor, "_spec")
         return (now, False) if adopted else (tensor, now is not tensor)
 
-    def kind(self, values: Mapping[str, Any], tensor: Any) -> tuple[int, str, str, str]:
-        """Layout, domain, dtype and device: the same for most parameters of a model, so looked up by one key."""
+    def kind(self, values: Mapping[str, Any], tensor: Any) -> tuple[int, str, str]:
+        """Layout, dtype and device: the same for most parameters of a model, so looked up by one key."""
         source = values.get("_unsharded_dtensor_spec", values.get("_tp_spec"))  # the former from torch 2.12
         info = values.get("mesh_info", self.mesh_info)  # per parameter from torch 2.12
         local = tensor._local_tensor
@@ -118,7 +119,7 @@ class ParameterReader:
         if kind is None:
             layout = self.layout(values, tensor, info, source)
             texts = self.tables.text(local.dtype), self.tables.text(local.device)
-            kind = self.tables.kinds[key] = (layout, self.tables.domain(layout), *texts)
+            kind = self.tables.kinds[key] = (layout, *texts)
         return kind
 
     def layout(self, values: Mapping[str, Any], tensor: Any, info: Any, source: Any) -> int:

@@ -93,7 +93,7 @@ def _unmanaged(tables: OwnershipTables, walked: WalkedTensor) -> list[OwnershipF
     requires_grad = bool(first(tensor, "requires_grad"))
     common: dict[str, Any] = {
         "owner": UNMANAGED,
-        "domain": local_domain(requires_grad, tables.domain(layout)),
+        "domain": local_domain(requires_grad, tables.domain(layout, walked.names)),
         "layout": layout,
         "identity": tables.identity(tensor),
         "dtype": tables.text(first(tensor, "dtype")),
