@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -18,7 +16,7 @@ from ..facts import CheckpointFacts, FrozenDict, thaw
 from ..names import first_line
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
-from .releases import has_conversions, lacks, version
+from .releases import frame_of, has_conversions, lacks, version
 
 MAX_MODULES = 2_000_000
 _HELPERS = ("no_tie_weights", "meta_device_safe_creation_ops")
@@ -79,18 +77,10 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
 
 
 def _not_built(error: Exception) -> PlanUnknownError:
-    text = f"{type(error).__name__}: {first_line(error)} (Transformers {version()}{_frame(error)})"
+    text = f"{type(error).__name__}: {first_line(error)} (Transformers {version()}, {frame_of(error)})"
     absent = [name for name in _HELPERS if not _has_helper(name)]
     because = f"; {lacks(f'initialization.{absent[-1]}')}" if absent else ""
     return PlanUnknownError(f"the architecture of config.json cannot be built: {text}{because}")
-
-
-def _frame(error: Exception) -> str:
-    """Where it was raised: the innermost frame of Python, by file and line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    return f", {'/'.join(Path(frames[-1].filename).parts[-3:])}:{frames[-1].lineno}"
 
 
 def _has_helper(name: str) -> bool:

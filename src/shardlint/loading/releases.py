@@ -7,7 +7,9 @@ release brought it.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from .loader import PlanUnknownError
@@ -34,6 +36,19 @@ def lacks(what: str) -> str:
     """Say that the installed Transformers lacks `what`, and from which release on it is there."""
     since = _SINCE.get(what)
     return f"Transformers {version()} lacks {what}" + (f", which is there from {since} on" if since else "")
+
+
+def frame_of(error: BaseException) -> str:
+    """Return where an exception was raised: the innermost frame of Python, by file and line; empty without one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{'/'.join(Path(frames[-1].filename).parts[-3:])}:{frames[-1].lineno}" if frames else ""
+
+
+def is_pretrained(model: Any) -> bool:
+    """Whether the model is one of Transformers', without importing Transformers."""
+    return any(
+        f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
+    )
 
 
 def has_conversions() -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
+from ..analysis.wrapper_names import without_wrappers
 from ..names import joined
 from .loader import PlannedTarget, PlanUnknownError
 from .releases import lacks
@@ -34,7 +35,7 @@ class KeyRules:
         if quantizer is not None and not _fills_names(quantizer):
             what = lacks("quantizers.HfQuantizer.get_weight_conversions")
             raise PlanUnknownError(f"how {type(quantizer).__name__} fills tensors cannot be followed: {what}")
-        return cls(model=model, key_mapping=key_mapping or _class_mapping(model))
+        return cls(model=model, key_mapping=key_mapping or class_mapping(model))
 
     def names(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> list[str]:
         """Return the live name of each key, or its last name when that is not live."""
@@ -72,8 +73,19 @@ def _inner(name: str, prefix: str, live: Mapping[str, PlannedTarget]) -> str:
     return f"{name} (not under {prefix})" if name in live else name
 
 
-def _class_mapping(model: Any) -> Mapping[str, str]:
-    """The class's own mapping, which is used for the classes that the library lists and for no other."""
+def saved_name(model: Any, name: str) -> str:
+    """Return the name under which saving writes `name`: the class's own mapping backwards, as the library reads it."""
+    for replacement, pattern in class_mapping(model).items():
+        written = re.sub(r"\(.*\)", "", replacement.lstrip("^"))
+        name, count = re.subn(pattern, written, name)
+        if count:
+            break
+    fixed = model._fix_state_dict_key_on_save(name)
+    return str(fixed[0] if isinstance(fixed, tuple) else fixed)
+
+
+def class_mapping(model: Any) -> Mapping[str, str]:
+    """Return the class's own mapping, which is used for the classes that the library lists and for no other."""
     from transformers import modeling_utils
 
     listed = getattr(modeling_utils, "VLMS", ())
@@ -94,7 +106,7 @@ def tied_names(model: Any) -> dict[str, str]:
     """
     Return the ties of output to input embeddings that configurations ask for, as {target: source} of live names.
 
-    Other ties are made by a class's own `_tie_weights`, and are seen where the model shares the tensors.
+    The names have no wrappers in them. Other ties are made by a class's own `_tie_weights`, and are seen where the model shares the tensors.
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, str] = {}
@@ -115,8 +127,8 @@ def _ties_wanted(module: Any) -> bool:
 def _embeddings(module: Any, name: str, names: Mapping[int, str]) -> Iterator[tuple[str, str]]:
     try:
         ends = module.get_output_embeddings(), module.get_input_embeddings()
-    except (AttributeError, NotImplementedError):  # a class without embeddings, or one that has no text
+    except Exception:  # a class without embeddings, or one that has no text
         return
     paths = [names.get(id(end), name) if hasattr(end, "weight") else None for end in ends]
     if paths[0] is not None and paths[1] is not None and paths[0] != paths[1]:
-        yield joined(paths[0], "weight"), joined(paths[1], "weight")
+        yield without_wrappers(joined(paths[0], "weight")), without_wrappers(joined(paths[1], "weight"))

@@ -20,6 +20,7 @@ from .loader import Converted, Ignored, LoadRecipe, PlannedTarget, PlanUnknownEr
 from .recorded_conversions import pristine, recorded_list, signature
 from .releases import (
     converted,
+    frame_of,
     has_conversions,
     knows_its_use,
     lacks,
@@ -28,7 +29,7 @@ from .releases import (
     scope_of,
     version,
 )
-from .transformers4_rules import KeyRules, tied_names
+from .transformers4_rules import KeyRules, saved_name, tied_names
 
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
 _FLOATS = ("F", "BF")
@@ -44,8 +45,8 @@ def guarded(what: str, call: Callable[[], Any]) -> Any:
     except PlanUnknownError:
         raise
     except Exception as error:
-        text = first_line(error)
-        raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
+        text = f"{type(error).__name__}: {first_line(error)} ({frame_of(error)})"
+        raise PlanUnknownError(f"Transformers {version()}: {what}: {text}") from error
 
 
 class TransformersLoader:
@@ -81,12 +82,15 @@ class TransformersLoader:
         self._mapping: list[Any] = []
         self._converters: list[Any] = []
         self._key_rules: KeyRules | None = None
+        self._applied: tuple[str, ...] = ()
         if has_conversions():
             guarded("reading the conversion mapping", self._read_mapping)
         elif stage is not None:
             raise PlanUnknownError(f"the model records conversions: {lacks(_MAPPING)}")
         else:
-            self._key_rules = guarded("reading the key mapping", lambda: KeyRules.of(model, self._key_mapping, quantizer))
+            self._key_rules = guarded(
+                "reading the key mapping", lambda: KeyRules.of(model, self._key_mapping, quantizer)
+            )
 
     def _read_mapping(self) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
@@ -131,6 +135,7 @@ class TransformersLoader:
 
     def _routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         if self._key_rules is not None:
+            self._applied = self._key_rules.applied(keys)
             return Routes(self._key_rules.names(keys, live), {})
         names = list(keys)
         for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
@@ -274,14 +279,17 @@ class TransformersLoader:
     def round_trips(
         self, sources: Mapping[str, str], live: Mapping[str, PlannedTarget]
     ) -> tuple[Sequence[RoundTrip], int]:
-        try:
-            used = [item for item in self._mapping if self._took_part(item)]
-            reverse = reversed_conversions(self._mapping, used)
-        except Exception:
-            return (), 0  # whether a conversion can be reversed at all is another question
-        if not reverse:
-            return (), 0
-        saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
+        if self._key_rules is not None:
+            saved = guarded("reversing names", lambda: [saved_name(self._model, name) for name in sources])
+        else:
+            try:
+                used = [item for item in self._mapping if self._took_part(item)]
+                reverse = reversed_conversions(self._mapping, used)
+            except Exception:
+                return (), 0  # whether a conversion can be reversed at all is another question
+            if not reverse:
+                return (), 0
+            saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
         wanted = self.routes(list(sources.values()), live)
         reached = self.routes(saved, live)
         found = [
@@ -306,7 +314,7 @@ class TransformersLoader:
         return name if early else _renamed(name, renamings)
 
     def conversions(self) -> tuple[str, ...]:
-        return tuple(repr(item) for item in self._mapping if self._took_part(item))
+        return self._applied or tuple(repr(item) for item in self._mapping if self._took_part(item))
 
     def _took_part(self, conversion: Any) -> bool:
         """Whether a conversion took part in this plan; what does not remember it itself is noted while routing."""
