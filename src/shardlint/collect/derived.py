@@ -310,12 +310,14 @@ def _rotary_alternatives(module: Any, name: str) -> Iterator[Any]:
         return
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    if kind == "dynamic":
-        length = own(module, f"{prefix}max_seq_len_cached") or own(module, "max_seq_len_cached")
+    if kind == "dynamic":  # releases up to 5.8 note what a sequence grew to under the name of no layer
+        names = (f"{prefix}max_seq_len_cached", "max_seq_len_cached", f"{layer}_max_seq_len_cached")
+        lengths = {int(length) for name in names if (length := own(module, name))}
     else:
-        length = _original_length(config, layer) + 1
+        lengths = {_original_length(config, layer) + 1}
     given = {} if layer is None else {"layer_type": layer}
-    yield ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=int(length), **given)[0]
+    for length in sorted(lengths):
+        yield ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=length, **given)[0]
 
 
 def _original_length(config: Any, layer: str | None) -> int:

@@ -104,18 +104,41 @@ def _fills_names(quantizer: Any) -> bool:
 
 def tied_names(model: Any) -> dict[str, str]:
     """
-    Return the ties of output to input embeddings that configurations ask for, as {target: source} of live names.
+    Return the ties of a model, as {target: source} of live names without wrappers.
 
-    The names have no wrappers in them. Other ties are made by a class's own `_tie_weights`, and are seen where the model shares the tensors.
+    They are those of output to input embeddings that a configuration asks for, and what the class lists as tied and
+    the model shares; a tie that the class makes by its own `_tie_weights` and that is broken by now is not seen.
     """
     names = {id(module): name for name, module in model.named_modules()}
     found: dict[str, str] = {}
     for name, module in model.named_modules():
-        if not hasattr(module, "get_output_embeddings") or not _ties_wanted(module):
-            continue
-        for target, source in _embeddings(module, name, names):
-            found.setdefault(target, source)
+        if hasattr(module, "get_output_embeddings") and _ties_wanted(module):
+            for target, source in _embeddings(module, name, names):
+                found.setdefault(target, source)
+    for target, source in _listed_and_shared(model):
+        found.setdefault(target, source)
     return found
+
+
+def _listed_and_shared(model: Any) -> Iterator[tuple[str, str]]:
+    patterns = [
+        joined(re.escape(name), pattern)
+        for name, module in model.named_modules()
+        for pattern in (*(getattr(module, "_tied_weights_keys", None) or ()),)
+    ]
+    if not patterns:
+        return
+    listed = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+    groups: dict[int, list[str]] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(tensor), []).append(name)
+    for group in groups.values():
+        source = next((name for name in group if not listed.search(name)), group[0])
+        yield from (
+            (without_wrappers(name), without_wrappers(source))
+            for name in group
+            if name != source and listed.search(name)
+        )
 
 
 def _ties_wanted(module: Any) -> bool:
