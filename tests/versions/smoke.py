@@ -76,7 +76,11 @@ MODELS = {"llama": llama, "tied": tied, "mixtral": mixtral, "bert": bert, "t5": 
 
 def tensors_of(folder):
     """All stored tensors, each with the name of its file."""
-    return {key: (path.name, value) for path in sorted(folder.glob("*.safetensors")) for key, value in load_file(path).items()}
+    return {
+        key: (path.name, value)
+        for path in sorted(folder.glob("*.safetensors"))
+        for key, value in load_file(path).items()
+    }
 
 
 def write(folder, tensors):
@@ -182,8 +186,14 @@ def loaded(folder, kind):
 def tried(call, *args):
     try:
         return call(*args)
-    except Exception as error:
-        return {"verdict": "CRASH", "errors": [], "clean": 0, "missing": [], "messages": [traceback.format_exc()[-1500:]]}
+    except Exception:
+        return {
+            "verdict": "CRASH",
+            "errors": [],
+            "clean": 0,
+            "missing": [],
+            "messages": [traceback.format_exc()[-1500:]],
+        }
 
 
 def folder_alone(folder):
