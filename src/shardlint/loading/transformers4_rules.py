@@ -143,7 +143,8 @@ def _listed_and_shared(model: Any) -> Iterator[tuple[str, str]]:
 
 def _ties_wanted(module: Any) -> bool:
     config = getattr(module, "config", None)
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    text_config = getattr(config, "get_text_config", None)
+    text = config if text_config is None else text_config(decoder=True)
     return bool(getattr(text, "tie_word_embeddings", True))
 
 
