@@ -58,15 +58,48 @@ class _LazyGroup(CommandGroup):
             raise _ClosedPipe from error
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    click.echo(f"shardlint {__version__}")
+    if ctx.params.get("verbose"):
+        from ..versions import TRIED, installed_versions, limits, untried
+
+        found = installed_versions()
+        click.echo(f"python {sys.version.split()[0]}")
+        for name, version in found.items():
+            tried = f" (tried: {' to '.join(TRIED[name])})" if name in TRIED else ""
+            click.echo(f"{name} {version}{tried}")
+        for line in (*untried(found), *limits(found)):
+            click.echo(f"limited: {line}")
+    ctx.exit()
+
+
 @click.group(cls=_LazyGroup, context_settings=_SETTINGS)
-@click.version_option(__version__, "-V", "--version", prog_name="shardlint", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    help="With --version: the versions of the libraries, and what they limit.",
+)
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
+def cli(verbose: bool) -> None:
     """
     Says what will go silently wrong with a built PyTorch model and its checkpoint, before the run starts.
 
     Exit status: 0 nothing at or above the fail level, 1 findings, 2 the run cannot be trusted (usage, configuration,
     a pack or rule that crashed, a target that cannot be read, a rule selected by name that was not evaluated).
     """
+    if verbose:
+        raise click.UsageError("--verbose before a command goes with --version; give it behind the command")
 
 
 def run(arguments: Sequence[str] | None = None) -> None:

@@ -26,6 +26,7 @@ from ..introspect.plain import encodable
 from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
 from ..target import Target, TargetError, expanded
+from ..versions import installed_versions
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
 from .model import config_of, model_facts
 from .options import CollectOptions, PackCollector
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from .sharding import OwnershipTables
 
 NO_CHECKPOINT = "no checkpoint was given"
-VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
 
 
 class Assembly:
@@ -319,16 +319,9 @@ def _members(hint: Any) -> tuple[type, ...]:
 
 def environment() -> Environment:
     """Versions of what is installed and matters, and the place in a running distributed job."""
-    from importlib import metadata
+    from .._version import __version__
 
-    from shardlint import __version__
-
-    versions = {"shardlint": __version__, "python": sys.version.split()[0]}
-    for name in VERSIONS_OF:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    versions = {"shardlint": __version__, "python": sys.version.split()[0], **installed_versions()}
     rank, world_size = _place()
     return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
 

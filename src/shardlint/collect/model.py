@@ -13,6 +13,8 @@ from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
 from ..introspect.walk import Walk, WalkedModule
 from ..introspect.wrappers import registry
+from ..loading.releases import has_conversions
+from ..loading.transformers4_rules import class_mapping
 from ..names import natural_key
 from .adapters import adapter_facts
 from .configurations import is_config, model_configs, plain_config
@@ -78,6 +80,8 @@ def key_mapping(model: Any) -> str | None:
     if read(model, "hf_quantizer") is not None:
         return "conversions"
     try:
+        if not has_conversions():
+            return "conversions" if class_mapping(model) else "identity"
         from transformers.conversion_mapping import get_model_conversion_mapping
 
         return "conversions" if get_model_conversion_mapping(model, add_legacy=False) else "identity"

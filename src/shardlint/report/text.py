@@ -11,6 +11,7 @@ from ..engine.suppressions import SuppressedFinding
 from ..facts import FrozenDict
 from ..names import counted, printable, ranges
 from ..rule import Finding
+from ..versions import untried
 from .collapse import FindingGroup, groups
 from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report
@@ -63,6 +64,8 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
         counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
         yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
     yield from _settings(facts.get("settings") or {}, options)
+    for warning in untried(facts.get("versions") or {}):
+        yield from wrap(f"warning: {warning}; shardlint --version -v says what older ones limit", options.width, "  ")
     contract = facts.get("contract")
     if contract and (options.verbose or contract["replaces"]):
         replaced = f", in place of the one of {contract['replaces']}" if contract["replaces"] else ""
