@@ -50,7 +50,8 @@ class ReductionMixesShards(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         sharding = facts.require(Section.SHARDING)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = _exchanged([difference for difference in differences if difference.field == "present"])
+        parameters = [difference for difference in differences if difference.kind == "parameter"]
+        absent = _exchanged([difference for difference in parameters if difference.field == "present"])
         known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
         unknown: list[str] = []
         for record in once(live(sharding.parameters)):

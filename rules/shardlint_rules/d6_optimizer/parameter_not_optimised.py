@@ -48,7 +48,10 @@ class ParameterNotOptimised(Rule):
         if reasons := partitioned(optimizer):
             raise NotEvaluated("; ".join(reasons))
         stale = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}
+        nobody = facts.ranks.unheld_on(facts.environment.rank) if facts.ranks is not None else None
         for parameter in optimizer.not_held():
+            if nobody is not None and parameter.fqn not in nobody:
+                continue
             if not parameter.requires_grad or parameter.identity in stale or self.declared(parameter.aliases):
                 continue
             yield self.finding(

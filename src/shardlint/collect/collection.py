@@ -28,6 +28,7 @@ from ..loading.load_report import load_facts
 from ..target import Target, TargetError
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
 from .model import config_of, model_facts
+from .numerics import numeric_environment
 from .options import CollectOptions, PackCollector
 
 if TYPE_CHECKING:
@@ -310,7 +311,9 @@ def environment() -> Environment:
         except metadata.PackageNotFoundError:
             continue
     rank, world_size = _place()
-    return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
+    return Environment(
+        versions=FrozenDict(versions), numerics=numeric_environment(), rank=rank, world_size=world_size
+    )
 
 
 def _place() -> tuple[int, int]:

@@ -15,6 +15,7 @@ from ..names import natural_key
 from .adapters import adapter_facts
 from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
+from .numerics import in_job, module_settings
 from .offload import offload_reasons
 from .tensors import TensorReader
 
@@ -28,7 +29,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
     `placeholders` are globs over class names that the contract calls non-executable; `config` saves reading the
     configuration again.
     """
-    reader = TensorReader()
+    reader = TensorReader(digests=in_job())
     tensors = tuple([reader.read(walked) for walked in walk.tensors])
     config = config if config is not None else config_of(walk.root)
     modules = _ModuleReader(tuple(placeholders)).read_all(walk)
@@ -136,6 +137,7 @@ class _ModuleReader:
         facts.forward_signature = self._own_signature(values) if "forward" in values else self.signatures[kind]
         facts.training = bool(values.get("training", False))
         facts.placeholder = self.placeholders[kind] or self._placeholder(walked)
+        facts.settings = module_settings(kind, values)
         return sealed(facts, ModuleFacts)
 
     def _read_class(self, kind: type) -> None:

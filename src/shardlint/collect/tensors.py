@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +12,22 @@ from ..introspect.walk import WalkedTensor
 from ..names import natural_key
 from .fast_build import open_class
 
+DIGEST_BYTES = 1 << 22
+"""Of larger buffers (masks, tables) no digest is taken: reading them all takes longer than everything else."""
+
 
 class TensorReader:
     """
     Turns walked tensors into facts.
 
-    Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met.
+    Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met. With
+    `digests` the values of non-persistent buffers are read, so that ranks can compare them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, digests: bool = False) -> None:
         import torch
+
+        self._digests = digests
 
         self._ordinary = frozenset({torch.nn.Parameter, torch.Tensor})
         self._open: Any = open_class(TensorFacts)
@@ -59,6 +66,7 @@ class TensorReader:
         facts.storage = None if is_meta else self._place(tensor, device_text)
         facts.hidden_aliases = ()
         facts.unreadable = None
+        facts.digest = digest_of(tensor) if self._digests and walked.hidden else None
         facts.__class__ = TensorFacts
         return facts  # type: ignore[no-any-return]
 
@@ -81,6 +89,7 @@ class TensorReader:
             local_shape=None if local is None else tuple(int(size) for size in local.shape),
             layout=layout,
             storage=None if is_meta else self._place(tensor if local is None else local, device),
+            digest=digest_of(tensor) if self._digests and walked.hidden and layout is None else None,
         )
 
     def _facts(
@@ -95,6 +104,7 @@ class TensorReader:
         layout: TensorLayout | None = None,
         storage: int | None = None,
         unreadable: str | None = None,
+        digest: str | None = None,
     ) -> TensorFacts:
         names = walked.names
         if len(names) > 1:
@@ -116,6 +126,7 @@ class TensorReader:
             storage=storage,
             hidden_aliases=tuple(sorted(set(hidden), key=natural_key)) if hidden and persistent else (),
             unreadable=unreadable,
+            digest=digest,
         )
 
     def _text(self, value: Any) -> str:
@@ -143,6 +154,20 @@ class TensorReader:
             layout = TensorLayout(mesh_axes=_axes(mesh), mesh_shape=_mesh_shape(mesh), placements=key[1])
             self._layouts[key] = (mesh, layout)  # the mesh too: its id is part of the key
         return self._layouts[key][1]
+
+
+def digest_of(tensor: Any) -> str | None:
+    """A digest of the bits of an ordinary tensor; None when it has none that can be read, or too many."""
+    import torch
+
+    if tensor.is_meta or tensor.numel() * tensor.element_size() > DIGEST_BYTES:
+        return None
+    try:
+        with torch.no_grad():
+            flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        return hashlib.blake2b(flat.numpy().data, digest_size=8).hexdigest()
+    except Exception:  # sparse, quantised, or of another backend
+        return None
 
 
 def _some(value: Any) -> bool:

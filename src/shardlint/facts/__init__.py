@@ -39,7 +39,7 @@ from .optimizer import (
     layout_text,
 )
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
-from .ranks import RankDifference, RanksFacts
+from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
     DirectUse,
@@ -122,6 +122,7 @@ __all__ = [
     "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
+    "RankNames",
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",

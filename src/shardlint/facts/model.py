@@ -29,7 +29,8 @@ class TensorFacts:
     same first element) and is None for meta tensors and where no memory can be read. `persistent` is None for
     parameters; `hidden_aliases` are names under which a buffer is registered as non-persistent although another name
     is persistent. `unreadable` says why shape, dtype or device could not be read (an uninitialised lazy parameter, a
-    tensor class that refuses): they are then empty and mean nothing.
+    tensor class that refuses): they are then empty and mean nothing. `digest` stands for the values of a non-persistent
+    buffer in a job of several ranks, None elsewhere and for large ones.
     """
 
     fqn: str
@@ -46,6 +47,7 @@ class TensorFacts:
     storage: int | None = None
     hidden_aliases: tuple[str, ...] = ()
     unreadable: str | None = None
+    digest: str | None = None
 
     @property
     def is_parameter(self) -> bool:
@@ -79,7 +81,8 @@ class ModuleFacts:
 
     `qualified_type` is the class as its author wrote it: classes that sharding derives from it are looked through.
     `forward_signature` has no annotations and no defaults but plain ones. `placeholder` says why the module cannot be
-    executed, when it cannot.
+    executed, when it cannot. `settings` are the plain attributes that results may depend on: a dropout rate, an
+    epsilon, the name of an activation function.
     """
 
     fqn: str
@@ -88,6 +91,7 @@ class ModuleFacts:
     forward_signature: str
     training: bool
     placeholder: str | None = None
+    settings: FrozenDict = EMPTY
 
 
 WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1")
