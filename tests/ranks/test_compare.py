@@ -48,7 +48,9 @@ def test_the_rank_that_differs_is_named_with_the_first_difference():
     assert (dtype.fqn, dtype.field, dtype.ranks) == ("layers.7.weight", "dtype", (2,))
     assert (dtype.value, dtype.reference, dtype.reference_rank) == ("bfloat16", "float32", 0)
     asked = {bucket_of(key_of("parameter", "layers.7.weight"))}
-    assert results[2][1].sent < 600 + 350 * sum(bucket_of(key_of("parameter", f"layers.{i}.weight")) in asked for i in range(40))
+    assert results[2][1].sent < 600 + 350 * sum(
+        bucket_of(key_of("parameter", f"layers.{i}.weight")) in asked for i in range(40)
+    )
 
 
 def test_a_rank_without_a_model_is_not_compared():

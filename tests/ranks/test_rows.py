@@ -88,7 +88,9 @@ def the_facts(*, model=None, unit=None, group=EMPTY, divisor=2.0, numerics=EMPTY
         ),
         optimizer=OptimizerFacts(
             optimizers=(OptimizerInstance(name="optimizer", qualified_type="AdamW"),),
-            groups=(ParameterGroup(optimizer=0, position=0, name="", size=3, options=FrozenDict({"lr": 1.0, **group})),),
+            groups=(
+                ParameterGroup(optimizer=0, position=0, name="", size=3, options=FrozenDict({"lr": 1.0, **group})),
+            ),
         ),
         environment=Environment(numerics=numerics),
     )

@@ -46,11 +46,14 @@ class ReplicasDiffer(HeavyRule):
     severity = Severity.ERROR
     options_type = ReplicaOptions
 
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
+        return "it compares live replicas, and no model was built" if live.model is None else ""
+
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
         from shardlint.weights import RANK_SECONDS, compare_replicas
 
-        if live.model is None:
-            raise NotEvaluated("it compares live replicas, and no model was built")
+        if lacking := self.unready(facts, live):
+            raise NotEvaluated(lacking)
         result = compare_replicas(
             live.model,
             threads=self.options.threads,

@@ -63,9 +63,14 @@ class WeightsDiffer(HeavyRule):
     related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
     options_type = WeightOptions
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.checkpoint is None:
-            raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
+            return "it needs the checkpoint that the model was loaded from, and none was given"
+        return "" if live.reference or live.model is not None else "it compares a live model, and none was built"
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+        if live.checkpoint is None or self.unready(facts, live):
+            raise NotEvaluated(self.unready(facts, live))
         from shardlint.weights import faults
 
         result = (
@@ -103,8 +108,6 @@ class WeightsDiffer(HeavyRule):
     def _of_model(self, facts: Facts, live: LiveTarget, checkpoint: Path) -> Result:
         from shardlint.weights import RANK_SECONDS, verify
 
-        if live.model is None:
-            raise NotEvaluated("it compares a live model, and none was built")
         return verify(
             live.model,
             checkpoint,

@@ -311,9 +311,7 @@ def environment() -> Environment:
         except metadata.PackageNotFoundError:
             continue
     rank, world_size = _place()
-    return Environment(
-        versions=FrozenDict(versions), numerics=numeric_environment(), rank=rank, world_size=world_size
-    )
+    return Environment(versions=FrozenDict(versions), numerics=numeric_environment(), rank=rank, world_size=world_size)
 
 
 def _place() -> tuple[int, int]:

@@ -10,9 +10,10 @@ class RankDifference:
     """
     Something that ranks which work together do not agree about.
 
-    `ranks` hold `value` where `reference_rank` holds `reference`. `fqn` says of what, `kind` what that is (parameter,
-    buffer, cache (a non-persistent buffer), module, unit, model, config, optimizer, group, held, contract, data, checkpoint, environment, runtime), and
-    `field` which of its facts (`present`, `global_shape`, `dtype`, `owner`, `mixed_precision`, ...). Values are texts.
+    `ranks` hold `value` where `reference_rank` holds `reference`. `fqn` says of what, `kind` what that is: parameter,
+    buffer, cache (a non-persistent buffer), module, unit, model, config, optimizer, group, held, contract, data,
+    checkpoint, environment, runtime or asked. `field` says which of its facts (`present`, `global_shape`, `dtype`,
+    `owner`, `mixed_precision`, ...). Values are texts.
     """
 
     fqn: str
@@ -44,7 +45,7 @@ class RanksFacts:
 
     `unwanted` are the stored keys of each rank that no other pipeline stage wants either, `unheld` the parameters that
     no rank's optimizer holds where each holds a part. Ranks without an entry have nothing to join: their own facts
-    count.
+    count. `asked` are differences in what the ranks were asked to do.
     """
 
     world_size: int
@@ -53,6 +54,7 @@ class RanksFacts:
     left_out: int = 0
     runtime: tuple[RankDifference, ...] = ()
     runtime_traced: tuple[int, ...] = ()
+    asked: tuple[RankDifference, ...] = ()
     unwanted: tuple[RankNames, ...] = ()
     unheld: tuple[RankNames, ...] = ()
 

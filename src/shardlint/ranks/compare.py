@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from attrs import evolve, field, frozen
 
-from ..facts import Facts, RankDifference, RanksFacts
+from ..facts import EMPTY, Facts, RankDifference, RanksFacts
 from ..facts.sharding import ShardingFacts
 from ..names import natural_key, ranges
 from .converse import Ask, converse
 from .joined import Lists, joined, lists_of
-from .rows import Row, Rows, fact_rows, kind_and_name, runtime_rows
+from .rows import Row, Rows, fact_rows, kind_and_name, runtime_rows, text_of
 from .store import RankPlace
 
 BUCKETS = 16
@@ -40,12 +40,14 @@ class RankSummary:
     """
     What a rank says first: a digest for each bucket of names, and the ranks that it works with, as ranges.
 
-    `runtime` are the digests of its traced steps, empty without a trace. `lists` are digests of what is joined over
-    the job. A rank that is not `built` has no model: there is nothing to compare with it.
+    `asked` is a digest of what it was asked to do, `runtime` those of its traced steps, empty without a trace. `lists`
+    are digests of what is joined over the job. A rank that is not `built` has no model: there is nothing to compare
+    with it.
     """
 
     digests: tuple[str, ...]
     peers: str
+    asked: str = ""
     runtime: tuple[str, ...] = ()
     lists: dict[str, str] = field(factory=dict)
     built: bool = True
@@ -60,7 +62,16 @@ class _Table:
 
     def digests(self, said: RankSummary) -> tuple[str, ...]:
         """What a rank said about this table."""
+        if self.name == "asked":
+            return (said.asked,)
         return said.runtime if self.name == "runtime" else said.digests
+
+    def rows(self, buckets: Iterable[int]) -> Rows:
+        """The rows behind some digests; what was asked has one digest."""
+        if self.name == "asked":
+            return self.own
+        wanted = set(buckets)
+        return {name: row for name, row in self.own.items() if bucket_of(name) in wanted}
 
 
 @frozen
@@ -71,24 +82,35 @@ class _Question:
     buckets: tuple[int, ...] = ()
 
 
-def compare_ranks(place: RankPlace, facts: Facts, timeout: float) -> RanksFacts:
+def compare_ranks(place: RankPlace, facts: Facts, timeout: float, asked: Mapping[str, str] = EMPTY) -> RanksFacts:
     """
     Return what the ranks do not agree about, the same on every rank. Every rank must call it.
 
+    `asked` says what this rank was asked to do, as texts by name.
+
     Raises `JobError` when a rank failed, died or did not come within `timeout` seconds.
     """
-    tables = {"facts": _Table("facts", fact_rows(facts)), "runtime": _Table("runtime", runtime_rows(facts))}
+    versions = {f"version {name}": text_of(version) for name, version in facts.environment.versions.items()}
+    tables = {
+        "facts": _Table("facts", fact_rows(facts)),
+        "runtime": _Table("runtime", runtime_rows(facts)),
+        "asked": _Table("asked", {f"asked {name}": {"value": text} for name, text in {**versions, **asked}.items()}),
+    }
     lists = lists_of(facts)
-    summary = evolve(summary_of(facts.sharding, tables["facts"].own, place.rank), lists=lists.digests())
+    summary = evolve(
+        summary_of(facts.sharding, tables["facts"].own, place.rank),
+        asked=hashlib.blake2b("".join(_digests(tables["asked"].own)).encode(), digest_size=8).hexdigest(),
+        lists=lists.digests(),
+    )
     if facts.runtime is not None:
         summary = evolve(summary, runtime=_digests(tables["runtime"].own))
     message = msgspec.json.encode(summary).decode()
 
     def answer(question: str) -> str:
-        asked = msgspec.json.decode(question, type=_Question)
-        if asked.table not in tables:
-            return msgspec.json.encode(lists.names(asked.table)).decode()
-        return msgspec.json.encode(_rows_in(tables[asked.table].own, asked.buckets)).decode()
+        wanted = msgspec.json.decode(question, type=_Question)
+        if wanted.table not in tables:
+            return msgspec.json.encode(lists.names(wanted.table)).decode()
+        return msgspec.json.encode(tables[wanted.table].rows(wanted.buckets)).decode()
 
     def lead(messages: list[str], ask: Ask) -> str:
         said = [msgspec.json.decode(text, type=RankSummary) for text in messages]
@@ -139,11 +161,6 @@ def bucket_of(name: str) -> int:
     return zlib.crc32(name.encode("utf-8", "backslashreplace")) % BUCKETS
 
 
-def _rows_in(rows: Rows, buckets: Iterable[int]) -> Rows:
-    wanted = set(buckets)
-    return {name: row for name, row in rows.items() if bucket_of(name) in wanted}
-
-
 def _compared(said: Sequence[RankSummary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
     groups = groups_of([_numbers(item.peers) for item in said])
     groups = [built for group in groups if (built := [rank for rank in group if said[rank].built])]
@@ -162,6 +179,7 @@ def _compared(said: Sequence[RankSummary], tables: Mapping[str, _Table], ask: As
         left_out=max(0, len(differences) - LISTED),
         runtime=tuple(runtime[:LISTED]),
         runtime_traced=tuple(traced),
+        asked=tuple(_differences(list(range(len(said))), said, tables["asked"], ask)),
     )
 
 
@@ -212,7 +230,7 @@ def _differences(group: list[int], said: Sequence[RankSummary], table: _Table, a
             reference="-".join(reference),
         )
     for digests, ranks in classes[1 : 1 + CLASSES]:
-        buckets = [index for index in range(BUCKETS) if digests[index] != reference[index]]
+        buckets = [index for index, digest in enumerate(digests) if digest != reference[index]]
         rows = _ask_rows((ranks_of_reference[0], ranks[0]), buckets, table, ask)
         reference_rows, other_rows = rows[ranks_of_reference[0]], rows[ranks[0]]
         between = list(_between(reference_rows, other_rows, table, ranks_of_reference[0], tuple(ranks)))
@@ -229,14 +247,14 @@ def _ask_rows(ranks: Iterable[int], buckets: list[int], table: _Table, ask: Ask)
     others = [rank for rank in ranks if rank != 0]
     question = msgspec.json.encode(_Question(table.name, tuple(buckets))).decode()
     answers = {rank: msgspec.json.decode(text, type=Rows) for rank, text in ask(others, question).items()}
-    return answers | ({0: _rows_in(table.own, buckets)} if 0 in ranks else {})
+    return answers | ({0: table.rows(buckets)} if 0 in ranks else {})
 
 
 def _between(
     reference: Rows, other: Rows, table: _Table, rank: int, ranks: tuple[int, ...]
 ) -> Iterator[RankDifference]:
     for key in {**reference, **other}:
-        kind, name = kind_and_name(key) if table.name == "facts" else ("runtime", key)
+        kind, name = ("runtime", key) if table.name == "runtime" else kind_and_name(key)
         for what, wanted, value in _fields_between(kind, reference.get(key), other.get(key)):
             yield RankDifference(
                 fqn=name, kind=kind, field=what, ranks=ranks, value=value, reference_rank=rank, reference=wanted

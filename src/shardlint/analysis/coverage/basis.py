@@ -46,9 +46,7 @@ def _of_job(coverage: Coverage, facts: Facts) -> Coverage:
     unwanted = facts.ranks.unwanted_on(facts.environment.rank) if facts.ranks is not None else None
     if unwanted is None:
         return coverage
-    sources = {
-        key: kind if key in unwanted else SourceClass.OTHER_RANK for key, kind in coverage.sources.items()
-    }
+    sources = {key: kind if key in unwanted else SourceClass.OTHER_RANK for key, kind in coverage.sources.items()}
     return with_status(evolve(coverage, sources=sources))
 
 

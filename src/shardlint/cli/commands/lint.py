@@ -19,6 +19,7 @@ from ..targets import TargetRequest, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
+    from ...engine.runner import Agree
     from ...facts import Facts
     from ...report.model import Report
     from ...report.options import ReportOptions
@@ -162,8 +163,11 @@ def command(
     with Interruption() as interruption:
         job = lint_in_job(
             lambda: obtain(request, registry, settings, values=session.wants_values),
-            lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
+            lambda facts, live, agree: _judged(
+                session, facts, weights.apply(facts, live, chosen.rank_timeout), agree, interruption
+            ),
             chosen.rank_timeout,
+            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if checkpoint else "no"},
         )
         options = _report_options(chosen)
         with gc_paused():
@@ -174,12 +178,14 @@ def command(
     return EXIT_OK if chosen.exit_zero and job.report.verdict is Verdict.FAIL else job.report.exit_status
 
 
-def _judged(session: Session, facts: Facts, live: LiveTarget | None, interruption: Interruption) -> Report:
+def _judged(
+    session: Session, facts: Facts, live: LiveTarget | None, agree: Agree | None, interruption: Interruption
+) -> Report:
     if live is None or not session.has_heavy_rules:
-        return session.run(facts, live).report
+        return session.run(facts, live, agree).report
     interruption.watch()  # until the report is written
     with shown_progress(evolve(live, stop=interruption.asked)) as limited:
-        return session.run(facts, limited).report
+        return session.run(facts, limited, agree).report
 
 
 def _report_options(chosen: _Choices) -> ReportOptions:
