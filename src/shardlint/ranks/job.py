@@ -103,13 +103,17 @@ class Job:
             ]
             return encode_report(merge(reports, self.place.world_size))
 
-        return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
+        return decode_report(
+            converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout, last=True)
+        )
 
     def meet(self) -> None:
         """Return once every rank is here. Raises `JobError` as `agree` does."""
         from .converse import converse
 
-        converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
+        converse(
+            self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout, last=True
+        )
 
 
 @frozen
