@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts
-from shardlint.names import glob_matches
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import DENSE, OwnershipFacts, ShardingFacts, UnitFacts
+from shardlint.names import counted, glob_matches, ranges
 
 from ._layouts import live, once, ranks_text
 
@@ -33,7 +34,11 @@ class UnmanagedTrainableParameter(Rule):
 
     Reports dense parameters too whose gradient is summed over a part of the ranks that others are summed over, when
     neither experts nor tensor parallelism account for the rest: a unit that was given the shard axis of a mesh where
-    the others have its replicate axis as well.
+    the others have its replicate axis as well. So are units whose ranks overlap with those of the others and are
+    neither a part of them nor all of them (a root on the tensor-parallel axis), units whose divisor is not that of the
+    others over the same ranks, and parameters that were unfrozen after DDP was made, which knows only what was
+    trainable then. Sets of ranks that hold the same model with the same first values and never exchange a gradient are
+    a warning.
 
     ## Why it is unsafe
     Each rank updates its own copy from its own batch. The copies drift apart from the first step on; nothing
@@ -58,6 +63,10 @@ class UnmanagedTrainableParameter(Rule):
         for record, wider in _partly(sharding):
             if self.trains(record):
                 yield self.partly(sharding, record, wider)
+        yield from self.overlapping(sharding)
+        yield from self.unlike_divisors(sharding)
+        yield from self.unfrozen(sharding)
+        yield from self.apart(facts)
         unmanaged = [record for record in once(sharding.parameters) if not record.managed and self.trains(record)]
         if not sharding.units or not unmanaged:
             return
@@ -68,6 +77,74 @@ class UnmanagedTrainableParameter(Rule):
         for record in unmanaged:
             if ranks and not _spans(sharding, record, ranks):
                 yield self.unmanaged(record, replaced.get(record.fqn), ranks)
+
+    def overlapping(self, sharding: ShardingFacts) -> Iterator[Finding]:
+        """Dense parameters whose ranks overlap with those of most others, and are neither a part nor a superset."""
+        reduced = [(record, ranks) for record, ranks in _dense_reduced(sharding) if len(ranks) > 1]
+        units = Counter(ranks for ranks in {record.owner: ranks for record, ranks in reduced}.values())
+        if len(units) < 2 or _marked(sharding):
+            return
+        usual = max(units, key=lambda ranks: (units[ranks], len(ranks)))
+        for record, ranks in reduced:
+            nested = set(ranks) <= set(usual) or set(usual) <= set(ranks)
+            if not nested and self.trains(record):
+                yield self.partly(sharding, record, usual)
+
+    def unlike_divisors(self, sharding: ShardingFacts) -> Iterator[Finding]:
+        """Dense units that divide the sum over the same ranks by another number than most others do."""
+        dense = {record.unit for record, _ in _dense_reduced(sharding) if self.trains(record)}
+        by_ranks: dict[tuple[int, ...], list[tuple[UnitFacts, float]]] = {}
+        for index, unit in enumerate(sharding.units):
+            reduction = None if unit.reduction is None else sharding.reductions[unit.reduction]
+            if index in dense and reduction is not None and reduction.ranks and reduction.divisor is not None:
+                by_ranks.setdefault(reduction.ranks, []).append((unit, reduction.divisor))
+        for ranks, units in by_ranks.items():
+            usual = Counter(divisor for _, divisor in units).most_common(1)[0][0]
+            for unit, divisor in units:
+                if divisor != usual:
+                    yield self.finding(
+                        subject=unit.name,
+                        kind=SubjectKind.UNIT,
+                        owner=unit.owner,
+                        message=f"its gradients are divided by {divisor:g}, those of the other units over "
+                        f"{ranks_text(ranks)} by {usual:g}",
+                        evidence={"divisor": divisor, "usual": usual, "ranks": ranks},
+                        key="divisor",
+                    )
+
+    def unfrozen(self, sharding: ShardingFacts) -> Iterator[Finding]:
+        """Wrappers that reduce fewer parameters than train in them now."""
+        for index, unit in enumerate(sharding.units):
+            if unit.reduced is None:
+                continue
+            training = [record for record in once(live(sharding.of_unit(index))) if self.trains(record)]
+            if unit.reduced < len(training):
+                yield self.finding(
+                    subject=unit.name,
+                    kind=SubjectKind.UNIT,
+                    owner=unit.owner,
+                    message=f"it averages {unit.reduced} of its {counted(len(training), 'trainable parameter')}: "
+                    f"{len(training) - unit.reduced} did not need a gradient when it was made",
+                    evidence={"reduced": unit.reduced, "trainable": len(training)},
+                    key="reduced",
+                )
+
+    def apart(self, facts: Facts) -> Iterator[Finding]:
+        """Sets of ranks that hold one model and exchange nothing."""
+        sharding = facts.require(Section.SHARDING)
+        trains = any(record.managed and self.trains(record) for record in sharding.parameters)
+        for groups in facts.ranks.twins if facts.ranks is not None and trains else ():
+            names = " and ".join(ranges(group) for group in groups)
+            yield self.finding(
+                subject=f"ranks {names}",
+                kind=SubjectKind.RANK,
+                severity=Severity.WARNING,
+                ranks=tuple(sorted(rank for group in groups for rank in group)),
+                message=f"the ranks {names} hold the same model with the same first values, and never exchange a "
+                "gradient",
+                evidence={"groups": groups},
+                key="apart",
+            )
 
     def trains(self, record: OwnershipFacts) -> bool:
         return record.requires_grad and not any(glob_matches(glob, record.fqn) for glob in self.options.replicated)
@@ -101,20 +178,32 @@ def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int
     Where tensor parallelism spans the missing ranks, replicas get one gradient there without a reduction. How far it
     spans is told by distributed tensors; libraries that only mark their parameters do not tell, and are left alone.
     """
-    dense = [record for record in once(live(sharding.parameters)) if record.domain == DENSE and record.managed]
-    dense = [record for record in dense if not any("expert" in part for part in record.fqn.lower().split("."))]
-    if any(record.marks.get("tensor_model_parallel") for record in sharding.parameters):
+    if _marked(sharding):
         return
     meshes = [sharding.mesh(layout.source_mesh) for layout in sharding.layouts]
     spanned = max((len(mesh.ranks) for mesh in meshes if mesh is not None), default=1)
-    reduced = [
-        (record, reduction.ranks) for record in dense if (reduction := sharding.reduction_of(record)) is not None
-    ]
-    known = [(record, ranks) for record, ranks in reduced if ranks is not None]
+    known = _dense_reduced(sharding)
     widest = max((ranks for _, ranks in known), key=len, default=())
     for record, ranks in known:
         if set(ranks) < set(widest) and len(ranks) * spanned < len(widest):
             yield record, widest
+
+
+def _marked(sharding: ShardingFacts) -> bool:
+    """Whether parameters are marked as parts of a tensor-parallel whole: then nothing tells how far it spans."""
+    return any(record.marks.get("tensor_model_parallel") for record in sharding.parameters)
+
+
+def _dense_reduced(sharding: ShardingFacts) -> list[tuple[OwnershipFacts, tuple[int, ...]]]:
+    """The dense parameters that some unit reduces, with the ranks of the reduction where they are known."""
+    dense = [record for record in once(live(sharding.parameters)) if record.domain == DENSE and record.managed]
+    dense = [record for record in dense if not any("expert" in part for part in record.fqn.lower().split("."))]
+    reduced = [(record, sharding.reduction_of(record)) for record in dense]
+    return [
+        (record, reduction.ranks)
+        for record, reduction in reduced
+        if reduction is not None and reduction.ranks is not None
+    ]
 
 
 def _reduced_over(sharding: ShardingFacts) -> tuple[int, ...] | None:

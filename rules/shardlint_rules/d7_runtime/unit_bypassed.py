@@ -44,11 +44,13 @@ class UnitBypassed(Rule):
         uses: dict[str, list[DirectUse]] = {}
         for use in runtime.direct_uses:
             uses.setdefault(use.unit, []).append(use)
+        elsewhere = _ran_elsewhere(facts)
         for unit in runtime.units:
             if unit.observed:
-                reasons = _reasons(unit, unit.name in forwarded, gradients[unit.name], uses.get(unit.name, []), runtime)
+                ran, used = unit.name in forwarded, uses.get(unit.name, [])
+                reasons = _reasons(unit, ran, gradients[unit.name], used, runtime, elsewhere=unit.name in elsewhere)
                 if reasons:
-                    yield self.bypassed(unit, unit.name in forwarded, reasons, uses.get(unit.name, []))
+                    yield self.bypassed(unit, ran, reasons, used)
         complete(runtime)
         hidden = [unit.name for unit in runtime.units if not unit.observed]
         if hidden:
@@ -71,8 +73,28 @@ class UnitBypassed(Rule):
         )
 
 
+def _ran_elsewhere(facts: Facts) -> set[str]:
+    """
+    The units that ran on some ranks only, under a wrapper that allows it: DDP with unused parameters.
+
+    Its average brings the gradients of the other ranks, so that they say nothing of what ran here.
+    """
+    units = facts.sharding.units if facts.sharding is not None else ()
+    allowed = any(unit.kind == "ddp" and unit.flags.get("find_unused_parameters") is True for unit in units)
+    if not allowed or facts.ranks is None:
+        return set()
+    entered = (difference.fqn for difference in facts.ranks.runtime if difference.field == "entered")
+    return {name.removeprefix("unit ") for name in entered}
+
+
 def _reasons(
-    unit: TracedUnit, ran: bool, gradients: list[GradientFacts], uses: list[DirectUse], runtime: RuntimeFacts
+    unit: TracedUnit,
+    ran: bool,
+    gradients: list[GradientFacts],
+    uses: list[DirectUse],
+    runtime: RuntimeFacts,
+    *,
+    elsewhere: bool,
 ) -> list[str]:
     reasons = []
     if uses:
@@ -85,6 +107,8 @@ def _reasons(
         return reasons
     if unit.inner_runs:
         reasons.append(f"{listed(unit.inner_runs)} inside it ran")
+    if elsewhere:
+        return reasons  # the gradients are those of the ranks where it ran
     got = [
         gradient.fqn
         for gradient in gradients

@@ -17,7 +17,7 @@ from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
 from .numerics import in_job, module_settings
 from .offload import offload_reasons
-from .tensors import TensorReader
+from .tensors import TensorReader, sample_of
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 
@@ -55,6 +55,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         key_mapping=key_mapping(walk.root),
         offload=offload_reasons(walk),
         adapters=adapter_facts(walk),
+        sample=sample_of(walk) if in_job() else None,
     )
 
 

@@ -8,12 +8,16 @@ from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
 from ..introspect.attributes import read
-from ..introspect.walk import WalkedTensor
+from ..introspect.walk import Walk, WalkedTensor
 from ..names import natural_key
 from .fast_build import open_class
 
 DIGEST_BYTES = 1 << 22
 """Of larger buffers (masks, tables) no digest is taken: reading them all takes longer than everything else."""
+
+
+SAMPLED = 8
+"""So many matrices of a model are looked into where ranks tell equal models from different ones."""
 
 
 class TensorReader:
@@ -168,6 +172,19 @@ def digest_of(tensor: Any) -> str | None:
         return hashlib.blake2b(flat.numpy().data, digest_size=8).hexdigest()
     except Exception:  # sparse, quantised, or of another backend
         return None
+
+
+def sample_of(walk: Walk) -> str | None:
+    """A digest of the first values of the first matrices, of this rank's parts; None when none can be read."""
+    digests: list[str] = []
+    for walked in walk.tensors:
+        if len(digests) == SAMPLED:
+            break
+        local = read(walked.tensor, "_local_tensor", walked.tensor)
+        if walked.kind == "parameter" and read(local, "ndim", 0) > 1 and read(local, "is_meta", True) is False:
+            digest = digest_of(local[:1].reshape(-1)[:64])
+            digests += [digest] if digest is not None else []
+    return hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest() if digests else None
 
 
 def _some(value: Any) -> bool:

@@ -169,6 +169,7 @@ class ModelFacts:
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
     the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
+    `sample` is, in a job of several ranks, a digest of the first values of some matrices, as this rank holds them.
     """
 
     qualified_type: str
@@ -186,6 +187,7 @@ class ModelFacts:
     key_mapping: str | None = None
     offload: tuple[str, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
+    sample: str | None = None
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

@@ -45,7 +45,8 @@ class RanksFacts:
 
     `unwanted` are the stored keys of each rank that no other pipeline stage wants either, `unheld` the parameters that
     no rank's optimizer holds where each holds a part. Ranks without an entry have nothing to join: their own facts
-    count. `asked` are differences in what the ranks were asked to do.
+    count. `twins` are compared sets of ranks that are equal in everything, first values included, and share nothing.
+    `asked` are differences in what the ranks were asked to do.
     """
 
     world_size: int
@@ -55,6 +56,7 @@ class RanksFacts:
     runtime: tuple[RankDifference, ...] = ()
     runtime_traced: tuple[int, ...] = ()
     asked: tuple[RankDifference, ...] = ()
+    twins: tuple[tuple[tuple[int, ...], ...], ...] = ()
     unwanted: tuple[RankNames, ...] = ()
     unheld: tuple[RankNames, ...] = ()
 

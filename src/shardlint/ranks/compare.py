@@ -42,7 +42,7 @@ class RankSummary:
 
     `asked` is a digest of what it was asked to do, `runtime` those of its traced steps, empty without a trace. `lists`
     are digests of what is joined over the job. A rank that is not `built` has no model: there is nothing to compare
-    with it.
+    with it. `sample` stands for some values of its model, empty when there are none.
     """
 
     digests: tuple[str, ...]
@@ -51,6 +51,7 @@ class RankSummary:
     runtime: tuple[str, ...] = ()
     lists: dict[str, str] = field(factory=dict)
     built: bool = True
+    sample: str = ""
 
 
 @frozen
@@ -101,6 +102,7 @@ def compare_ranks(place: RankPlace, facts: Facts, timeout: float, asked: Mapping
         summary_of(facts.sharding, tables["facts"].own, place.rank),
         asked=hashlib.blake2b("".join(_digests(tables["asked"].own)).encode(), digest_size=8).hexdigest(),
         lists=lists.digests(),
+        sample=(facts.model.sample or "") if facts.model is not None else "",
     )
     if facts.runtime is not None:
         summary = evolve(summary, runtime=_digests(tables["runtime"].own))
@@ -179,8 +181,19 @@ def _compared(said: Sequence[RankSummary], tables: Mapping[str, _Table], ask: As
         left_out=max(0, len(differences) - LISTED),
         runtime=tuple(runtime[:LISTED]),
         runtime_traced=tuple(traced),
+        twins=_twins(groups, said),
         asked=tuple(_differences(list(range(len(said))), said, tables["asked"], ask)),
     )
+
+
+def _twins(groups: Sequence[Sequence[int]], said: Sequence[RankSummary]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The groups of several ranks that are equal in everything, first values included, each with its twins."""
+    alike: dict[tuple[object, ...], list[tuple[int, ...]]] = defaultdict(list)
+    for group in groups:
+        samples = sorted(said[rank].sample for rank in group)
+        if len(group) > 1 and all(samples):
+            alike[said[group[0]].digests, *samples].append(tuple(group))
+    return tuple(tuple(twins) for twins in alike.values() if len(twins) > 1)
 
 
 def groups_of(peers: Sequence[Iterable[int]]) -> list[list[int]]:

@@ -53,6 +53,7 @@ OF_ONE_RANK: Mapping[str, str] = {
     "MeshFacts.coordinate": _PLACE,
     "MeshFacts.ranks": _PLACE,
     "ModelCounts": _FOLLOWS,
+    "ModelFacts.sample": _CUT,
     "ModuleFacts.fqn": "the name of its row",
     "OptimizerFacts.specs": _CUT,
     "OptimizerFacts.stored": "files, as above",
@@ -197,7 +198,7 @@ def _unit_row(sharding: ShardingFacts, unit: UnitFacts) -> Row:
 
 
 def _model_rows(model: ModelFacts) -> Iterator[tuple[str, Row]]:
-    apart = ("config", "modules", "tensors", "counts")
+    apart = ("config", "modules", "tensors", "counts", "sample")
     yield (
         key_of("model", "<model>"),
         {item.name: text_of(getattr(model, item.name)) for item in attrs.fields(ModelFacts) if item.name not in apart},
