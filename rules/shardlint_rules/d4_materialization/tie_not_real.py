@@ -41,11 +41,15 @@ class TieNotReal(Rule):
         if not pairs:
             return
         names = model.tensor_by_name()
+        records = facts.sharding.parameters if facts.sharding is not None else ()
+        identities = {record.fqn: record.identity for record in records if not record.replaced}
         unreadable = []
         apart = [(target, source) for target, source in pairs.items() if names[target] is not names[source]]
         stored = _stored_names(facts, model) if apart else set()
         for target, source in apart:
             left, right = names[target], names[source]
+            if target in identities and identities[target] == identities.get(source):
+                continue  # one sharded tensor, of which each unit has a full copy within a step
             if left.storage is not None and left.storage == right.storage:
                 continue
             if _is_stored(target, stored) and _is_stored(source, stored):
