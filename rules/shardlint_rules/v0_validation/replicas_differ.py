@@ -6,8 +6,18 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
-from shardlint.names import ranges
+from shardlint import (
+    Examined,
+    Facts,
+    Finding,
+    HeavyRule,
+    LiveTarget,
+    NotEvaluated,
+    Phase,
+    Severity,
+    SubjectKind,
+    Unfinished,
+)
 
 
 @frozen(kw_only=True)
@@ -28,7 +38,13 @@ class ReplicasDiffer(HeavyRule):
 
     ## What it does
     Takes a digest of every shard that more than one rank holds (same tensor, same indices) and compares the digests
-    between the ranks. No checkpoint is read; each rank sends 24 bytes for a shard.
+    between the ranks. No checkpoint is read; each rank sends about 80 bytes for a shard. Which ranks hold replicas is
+    told by what relates them: the mesh of the tensor, the wrapper that reduces its gradient, and, for tensors on none,
+    any mesh or wrapper that the ranks share. Ranks that share nothing (stages of a pipeline, shards that a library
+    keeps as plain tensors) hold replicas only where most of their matrices are equal; else what differs is not
+    evaluated. Parameters that are marked as parts (`tensor_model_parallel`, `partition_dim`, `allreduce=False`) are no
+    replicas, and running statistics of batch norm only before the first batch. A persistent buffer that some ranks
+    lack, or that has another shape there, is a difference too.
 
     ## Why it is unsafe
     Replicas are kept equal only by starting equal and applying the same updates. When they start different they stay
@@ -49,7 +65,7 @@ class ReplicasDiffer(HeavyRule):
     def unready(self, facts: Facts, live: LiveTarget) -> str:
         return "it compares live replicas, and no model was built" if live.model is None else ""
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         from shardlint.weights import RANK_SECONDS, compare_replicas
 
         if lacking := self.unready(facts, live):
@@ -70,11 +86,17 @@ class ReplicasDiffer(HeavyRule):
         for group in result.replicas:
             yield self.finding(
                 subject=group.name,
-                message=f"its bits on rank {ranges(group.ranks)} are not those on rank {group.reference}",
+                message=group.text,
                 evidence={"reference": group.reference, "differing": group.ranks},
-                ranks=(group.reference, *group.ranks),
+                ranks=group.everywhere,
             )
         if result.incomplete:
             raise Unfinished(result.incomplete)
         if result.world_size == 1 and not result.errors:
             raise NotEvaluated("there is one rank, so there are no replicas")
+        why = "ranks that share no mesh and no wrapper hold different bits of it, and nothing says they are replicas"
+        yield Examined(
+            judged=result.judged,
+            unknown=len(result.undecided),
+            first_unknown=f"{result.undecided[0]}: {why}" if result.undecided else "",
+        )

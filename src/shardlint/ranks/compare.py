@@ -164,7 +164,7 @@ def bucket_of(name: str) -> int:
 
 
 def _compared(said: Sequence[RankSummary], tables: Mapping[str, _Table], ask: Ask) -> RanksFacts:
-    groups = groups_of([_numbers(item.peers) for item in said])
+    groups = groups_of([numbers_of(item.peers) for item in said])
     groups = [built for group in groups if (built := [rank for rank in group if said[rank].built])]
     traced = [rank for rank, item in enumerate(said) if item.runtime]
     differences: list[RankDifference] = []
@@ -216,7 +216,7 @@ def groups_of(peers: Sequence[Iterable[int]]) -> list[list[int]]:
     return [found[key] for key in sorted(found)]
 
 
-def _numbers(text: str) -> Iterator[int]:
+def numbers_of(text: str) -> Iterator[int]:
     """The numbers of `ranges`: `0..3,7`."""
     for part in text.split(","):
         low, _, high = part.partition("..")

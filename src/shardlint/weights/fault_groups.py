@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from ..names import collapse, counted, natural_key, pattern_of, ranges
+from ..names import collapse, counted, natural_key, pattern_of
 from .report_files import first_difference
 from .result import RANK_FAILED, Result, Row, RowKind, RowStatus
 
@@ -42,7 +42,7 @@ def faults(result: Result) -> tuple[Fault, ...]:
     stored = result.of_kind(RowKind.CHECKPOINT)
     unread = [row for row in stored if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
     padding = [row for row in result.of_kind(RowKind.PADDING) if row.status is RowStatus.MISMATCH]
-    return (
+    found = (
         *(_rank(rank, text) for rank, text in result.errors),
         *_grouped("mismatch", wrong, _mismatch),
         *_layouts(result),
@@ -52,6 +52,8 @@ def faults(result: Result) -> tuple[Fault, ...]:
         *_grouped("padding", padding, _padding),
         *_replicas(result),
     )
+    everybody = tuple(range(result.world_size))
+    return tuple(evolve(fault, ranks=()) if fault.ranks == everybody else fault for fault in found)
 
 
 def _rank(rank: int, text: str) -> Fault:
@@ -83,8 +85,8 @@ def _replicas(result: Result) -> Iterator[Fault]:
             yield Fault(
                 what="replicas",
                 subject=group.name,
-                message=f"its bits on rank {ranges(group.ranks)} are not those on rank {group.reference}",
-                ranks=(group.reference, *group.ranks),
+                message=group.text,
+                ranks=group.everywhere,
                 evidence={"reference": group.reference, "differing": group.ranks},
             )
 
@@ -108,7 +110,7 @@ def _grouped(what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], 
 def _ranks(what: str, rows: Sequence[Row]) -> tuple[int, ...]:
     if what == "padding":
         return tuple(sorted({rank for row in rows for rank in row.ranks}))
-    return tuple(sorted({row.first.rank for row in rows if row.first and row.load_mismatches and row.first.rank}))
+    return tuple(sorted({rank for row in rows if row.load_mismatches for rank in row.differing}))
 
 
 def _evidence(rows: Sequence[Row]) -> dict[str, Any]:

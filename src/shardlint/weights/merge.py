@@ -61,6 +61,27 @@ def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
     )
 
 
+def differing_ranks(
+    parts: Sequence[RankPart], replicas: Mapping[tuple[str, str], Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """
+    The ranks on which a live tensor is not what the checkpoint holds, by name.
+
+    `replicas` are the ranks that hold each shard, by name and key: one whose bits are another's was not compared
+    itself, and differs where that one does.
+    """
+    wrong: dict[str, set[int]] = defaultdict(set)
+    for part in parts:
+        for count in part.counts:
+            if count.tally.load_mismatches:
+                wrong[count.live].add(part.rank)
+    followed = {(live.name, part.rank) for part in parts for live in part.live if live.followed}
+    for (name, _), ranks in replicas.items():
+        if not wrong.get(name, set()).isdisjoint(ranks):
+            wrong[name].update(rank for rank in ranks if (name, rank) in followed)
+    return {name: tuple(sorted(ranks)) for name, ranks in wrong.items()}
+
+
 def tallies(sources: Mapping[str, TensorSource], parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
     """The counts of all ranks by live (`live`) or stored (`key`) tensor."""
     found: dict[str, Tally] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from ..names import natural_key
+from ..names import natural_key, ranges
 from .compare.counts import Difference
 
 RANK_FAILED = "not compared, because a rank failed"
@@ -63,7 +63,8 @@ class Row:
 
     `sources` are the checkpoint keys of a live tensor and the live names of a stored one. `lower_bounds` tells that
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
-    `first` is the first difference, `special` the first element of which a side is not finite.
+    `first` is the first difference, `special` the first element of which a side is not finite. `differing` are the
+    ranks on which some element is not what the checkpoint holds.
     """
 
     kind: RowKind
@@ -85,6 +86,7 @@ class Row:
     operations: tuple[str, ...] = ()
     reason: str = ""
     ranks: tuple[int, ...] = ()
+    differing: tuple[int, ...] = ()
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -115,11 +117,31 @@ class WrongLayout:
 
 @frozen(kw_only=True)
 class ReplicaGroup:
-    """Ranks that hold the same shard with different bits: `ranks` beside `reference`."""
+    """
+    Ranks that hold the same shard with different bits: `ranks` beside `reference`.
+
+    `what` differs: bits, shape (or dtype), or absent: some of the ranks do not have it.
+    """
 
     name: str
     reference: int
     ranks: tuple[int, ...]
+    what: str = "bits"
+
+    @property
+    def text(self) -> str:
+        """What differs, in words."""
+        others = f"rank{'s' if len(self.ranks) > 1 else ''} {ranges(self.ranks)}"
+        if self.what == "absent":
+            return f"{others} and rank {self.reference} do not both have it"
+        if self.what == "shape":
+            return f"its shape or dtype on {others} is not that on rank {self.reference}"
+        return f"its bits on rank {ranges(self.ranks)} are not those on rank {self.reference}"
+
+    @property
+    def everywhere(self) -> tuple[int, ...]:
+        """All ranks concerned, sorted."""
+        return tuple(sorted((self.reference, *self.ranks)))
 
 
 @frozen(kw_only=True)
@@ -127,15 +149,18 @@ class Result:
     """
     Everything that a verification found.
 
-    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
-    when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
-    rank sent. `compared_bytes` counts the live side.
+    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at;
+    empty when everything was. `undecided` are tensors whose bits differ between ranks where nothing says that they
+    hold replicas, `judged` counts those that were compared. `checkpoint` is empty when only replicas were compared.
+    `exchanged` are the bytes that each rank sent. `compared_bytes` counts the live side.
     """
 
     rows: tuple[Row, ...]
     layouts: tuple[WrongLayout, ...] = ()
     replicas: tuple[ReplicaGroup, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
+    undecided: tuple[str, ...] = ()
+    judged: int = 0
     incomplete: str = ""
     checkpoint: str = ""
     world_size: int = 1

@@ -18,9 +18,10 @@ from ..ranks.exchange import Exchange, RankError
 from . import replicas
 from .compare.threads import Options
 from .forward import Forward, forward, forward_of_folder
-from .merge import INTERRUPTED, merged
+from .merge import INTERRUPTED, differing_ranks, merged
 from .options import VerifyOptions
 from .rank_part import RankPart
+from .relations import Relations, relations_of
 from .report_files import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
 from .shards import Shard, shards_of
@@ -62,22 +63,26 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
     error, interrupted = "", False
     shards: tuple[Shard, ...] = ()
     mine: dict[str, str] = {}
+    relations = Relations()
     try:
-        shards = shards_of(model)
+        relations = relations_of(model)
+        shards = tuple(filter(relations.keeps, shards_of(model)))
     except Exception as failure:  # told as a rank error, whatever it is
         error = f"{type(failure).__name__}: {failure}"
-    orders, groups = replicas.assign(exchange, shards)
+    orders, groups = replicas.assign(exchange, shards, relations)
     try:
         mine = replicas.digests(shards, orders.digests, options)
     except KeyboardInterrupt:
         interrupted = True
     except Exception as failure:
         error = error or f"{type(failure).__name__}: {failure}"
-    wrong = replicas.differing(exchange, groups, mine)
+    judgement = replicas.judgement(groups, replicas.gathered(exchange, mine))
     said = [msgspec.json.decode(blob, type=tuple[str, bool]) for blob in exchange.gather(_json((error, interrupted)))]
     result = Result(
         rows=(),
-        replicas=wrong,
+        replicas=judgement.differing,
+        undecided=judgement.undecided,
+        judged=judgement.judged,
         errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
         incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
         world_size=exchange.world_size,
@@ -104,14 +109,15 @@ class _Verification:
         shards = local.shards if local else ()
         orders, groups = replicas.Orders(), replicas.Groups()
         if self.exchange.world_size > 1 and self.options.replicas == "digest":
-            orders, groups = replicas.assign(self.exchange, shards)
+            relations = self._guarded(lambda: relations_of(self.model)) or Relations()
+            orders, groups = replicas.assign(self.exchange, shards, relations)
         if local:
             self._guarded(lambda: self._compare(local, frozenset(orders.followed)))
         wrong: tuple[ReplicaGroup, ...] = ()
         if self.exchange.world_size > 1 and self.options.replicas == "digest":
             wrong = self._replicas(local, orders, groups)
         self._report()
-        return self._finish(local, wrong)
+        return self._finish(local, wrong, groups)
 
     def _guarded(self, step: Callable[[], T]) -> T | None:
         """A step of this rank alone: what it raises is told to all ranks at the end."""
@@ -143,7 +149,8 @@ class _Verification:
         """Compare digests; a rank whose bits are not its leader's compares them with the file itself."""
         shards = local.shards if local else ()
         mine = self._guarded(lambda: replicas.digests(shards, orders.digests, self.comparing)) or {}
-        wrong = replicas.differing(self.exchange, groups, mine)
+        digests = replicas.gathered(self.exchange, mine)
+        wrong = replicas.differing(groups, digests)
         again: dict[int, list[str]] = {rank: [] for rank in range(self.exchange.world_size)}
         for group in wrong:
             for rank in group.ranks:
@@ -152,7 +159,7 @@ class _Verification:
         names = set(msgspec.json.decode(self.exchange.scatter(blobs), type=list[str]))
         if names and local:
             self._guarded(lambda: self._recheck(local, names))
-        return wrong
+        return replicas.judgement(groups, digests).differing
 
     def _recheck(self, local: _Local, names: set[str]) -> None:
         worker = Worker(local.forward, evolve(self.comparing, progress=None), self.exchange.rank)
@@ -162,15 +169,17 @@ class _Verification:
         self.part.live = [live for live in self.part.live if live.name not in names] + found.live
         self.part.interrupted |= found.interrupted
 
-    def _finish(self, local: _Local | None, wrong: Sequence[ReplicaGroup]) -> Result:
+    def _finish(self, local: _Local | None, wrong: Sequence[ReplicaGroup], groups: replicas.Groups) -> Result:
         self.part.sent = self.exchange.sent
         blobs = self.exchange.gather(msgspec.json.encode(self.part))
         answer = b""
         if blobs:
             parts = [msgspec.json.decode(blob, type=RankPart) for blob in blobs]
             result = merged(local.forward, parts) if local else _failed(parts)
+            differing = differing_ranks(parts, groups.members)
             result = evolve(
                 result,
+                rows=tuple(evolve(row, differing=differing.get(row.name, ())) for row in result.rows),
                 replicas=tuple(wrong),
                 checkpoint=str(self.checkpoint),
                 exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
