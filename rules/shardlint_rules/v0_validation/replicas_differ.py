@@ -19,6 +19,8 @@ from shardlint import (
     Unfinished,
 )
 
+from ._flat import FLATTENED, flattened
+
 
 @frozen(kw_only=True)
 class ReplicaOptions:
@@ -63,7 +65,9 @@ class ReplicasDiffer(HeavyRule):
     options_type = ReplicaOptions
 
     def unready(self, facts: Facts, live: LiveTarget) -> str:
-        return "it compares live replicas, and no model was built" if live.model is None else ""
+        if live.model is None:
+            return "it compares live replicas, and no model was built"
+        return FLATTENED if flattened(facts) else ""
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         from shardlint.weights import RANK_SECONDS, compare_replicas

@@ -11,6 +11,8 @@ from attrs import frozen
 from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind, Unfinished
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
+from ._flat import FLATTENED, flattened
+
 if TYPE_CHECKING:
     from shardlint.weights import Result  # the machinery is imported where it runs: most runs do without
 
@@ -66,6 +68,8 @@ class WeightsDiffer(HeavyRule):
     def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.checkpoint is None:
             return "it needs the checkpoint that the model was loaded from, and none was given"
+        if flattened(facts):
+            return FLATTENED
         return "" if live.reference or live.model is not None else "it compares a live model, and none was built"
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:

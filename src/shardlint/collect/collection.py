@@ -27,6 +27,7 @@ from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
 from ..target import Target, TargetError
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
+from .flat_parameters import with_originals
 from .model import config_of, model_facts
 from .numerics import numeric_environment
 from .options import CollectOptions, PackCollector
@@ -63,6 +64,8 @@ class Assembly:
         with gc_paused():
             facts = self._model_and_contract(facts)
         facts = self._section(facts, Section.SHARDING, self._sharding)
+        if facts.model is not None and facts.sharding is not None:
+            facts = evolve(facts, model=with_originals(facts.model, facts.sharding))
         facts = self._section(facts, Section.OPTIMIZER, self._optimizer)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
