@@ -62,6 +62,7 @@ class StoreLine:
     def _serve(self) -> None:
         while True:
             name, arguments, answer = self._calls.get()
+            said: tuple[Exception | None, Any]
             try:
                 said = None, getattr(self._store, name)(*arguments)
             except Exception as error:

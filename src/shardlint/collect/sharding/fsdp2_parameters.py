@@ -29,6 +29,9 @@ _ATTRIBUTES = (
 )
 
 
+_NONE: Mapping[int, list[Any]] = {}
+
+
 class ParameterReader:
     """
     Reads the managed parameters of one group into ownership records.
@@ -37,7 +40,7 @@ class ParameterReader:
     """
 
     def __init__(
-        self, tables: OwnershipTables, owner: str, unit: int, mesh_info: Any, *, shared: Mapping[int, list[Any]] = EMPTY
+        self, tables: OwnershipTables, owner: str, unit: int, mesh_info: Any, *, shared: Mapping[int, list[Any]] = _NONE
     ) -> None:
         self.tables, self.owner, self.unit, self.mesh_info = tables, owner, unit, mesh_info
         self.shared = shared
