@@ -3,7 +3,18 @@
 import pytest
 from attrs import field, frozen
 
-from shardlint import Cost, Finding, HeavyRule, Phase, Rule, RuleDefinitionError, Section, Severity, SubjectKind
+from shardlint import (
+    Cost,
+    Finding,
+    HeavyRule,
+    Phase,
+    Rule,
+    RuleDefinitionError,
+    Section,
+    Severity,
+    SubjectKind,
+    Unknown,
+)
 from shardlint.rule import Page
 from support.sample_rules import PAGE, rule
 
@@ -114,6 +125,13 @@ def test_a_finding_takes_why_and_what_to_do_from_the_page() -> None:
 def test_a_finding_that_says_too_little_or_something_else(changes: dict, error: type[Exception]) -> None:
     with pytest.raises(error):
         rule("D201").finding(**{"subject": "a", "message": "b", **changes})
+
+
+def test_evidence_that_is_not_known_says_so() -> None:
+    finding = rule("D201").finding(
+        subject="a", message="b", evidence={"shape": (2, Unknown("packed")), "dtype": Unknown("not read")}
+    )
+    assert finding.evidence == {"shape": (2, "unknown: packed"), "dtype": "unknown: not read"}
 
 
 def test_what_users_write_for_severities_and_phases() -> None:

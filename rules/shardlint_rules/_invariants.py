@@ -14,19 +14,18 @@ class InvariantRule(Rule, abstract=True):
     needs = (Section.CONTRACT,)
     related_config = ("contract.invariants",)
     lifecycle: str
+    noun = "invariant"
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
-        unknown = []
-        for outcome in contract.invariants:
-            if outcome.phase != self.lifecycle:
-                continue
-            if outcome.status in ("failed", "raised"):
-                yield self._failed(outcome)
-            elif outcome.status == "not-evaluated":
-                unknown.append(f"{outcome.name} ({outcome.error})" if outcome.error else outcome.name)
-        if unknown:
-            raise NotEvaluated(f"invariants whose checker did not run: {', '.join(unknown)}")
+    def subjects(self, facts: Facts) -> Iterator[InvariantOutcome]:
+        for outcome in facts.require(Section.CONTRACT).invariants:
+            if outcome.phase == self.lifecycle:
+                yield outcome
+
+    def judge(self, subject: InvariantOutcome, facts: Facts) -> Iterator[Finding]:
+        if subject.status in ("failed", "raised"):
+            yield self._failed(subject)
+        elif subject.status == "not-evaluated":
+            raise NotEvaluated(f"its checker did not run{f' ({subject.error})' if subject.error else ''}")
 
     def _failed(self, outcome: InvariantOutcome) -> Finding:
         what = f"its checker raised {outcome.error}" if outcome.status == "raised" else "it does not hold"

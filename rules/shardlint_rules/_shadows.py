@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from attrs import frozen
 
@@ -23,36 +22,45 @@ class Shadows:
     undecided: tuple[TensorFacts, ...] = ()
 
 
+def shadow_candidates(facts: Facts) -> list[tuple[TensorFacts, list[TensorFacts]]]:
+    """
+    Each live tied tensor, and what stands beside it in its shape, trainable and under one name alone.
+
+    Square ones are left out, and so is everything when no pair is tied: one end alone is what a pipeline stage holds.
+    """
+    model = facts.model
+    if model is None:
+        return []
+    names = model.tensor_by_name()
+    homes: dict[tuple[tuple[int, ...], str], str] = {}
+    tied: dict[str, tuple[TensorFacts, list[TensorFacts]]] = {}
+    for target, source in wanted_pairs(model, facts.contract).items():
+        tensor = names.get(target)
+        if tensor is None or tensor is not names.get(source):
+            continue
+        tied.setdefault(tensor.fqn, (tensor, []))
+        homes |= {(tensor.shape, _beside(name)): tensor.fqn for name in (target, source)}
+    for tensor in model.parameters if tied else ():
+        matrix = tensor.requires_grad and len(tensor.aliases) == 1 and len(tensor.shape) == len(set(tensor.shape)) == 2
+        home = homes.get((tensor.shape, _beside(tensor.fqn)))
+        if matrix and home is not None and not _POSITIONS.search(tensor.fqn):
+            tied[home][1].append(tensor)
+    return list(tied.values())
+
+
 def dead_shadows(facts: Facts) -> Shadows:
     """
     Trainable matrices of the shape of a tied pair, beside one of its ends, without alias and source in the checkpoint.
 
     Square ones are left out, and so is everything when no pair is tied: one end alone is what a pipeline stage holds.
     """
-    candidates = tuple(_candidates(facts))
+    candidates = tuple(candidate for _, beside in shadow_candidates(facts) for candidate in beside)
     if not candidates:
         return Shadows()
-    missing = _without_source(facts)
+    missing = without_source(facts)
     if missing is None:
         return Shadows(undecided=candidates)
     return Shadows(found=tuple(candidate for candidate in candidates if candidate.fqn in missing))
-
-
-def _candidates(facts: Facts) -> Iterator[TensorFacts]:
-    model = facts.model
-    if model is None:
-        return
-    names = model.tensor_by_name()
-    tied = {
-        (names[target].shape, _beside(name))
-        for target, source in wanted_pairs(model).items()
-        if target in names and source in names and names[target] is names[source]
-        for name in (target, source)
-    }
-    for tensor in model.parameters:
-        matrix = tensor.requires_grad and len(tensor.aliases) == 1 and len(tensor.shape) == len(set(tensor.shape)) == 2
-        if matrix and (tensor.shape, _beside(tensor.fqn)) in tied and not _POSITIONS.search(tensor.fqn):
-            yield tensor
 
 
 def _beside(name: str) -> str:
@@ -60,7 +68,7 @@ def _beside(name: str) -> str:
     return ".".join(name.split(".")[:-2])
 
 
-def _without_source(facts: Facts) -> set[str] | None:
+def without_source(facts: Facts) -> set[str] | None:
     """The live names without a source: by the load report, else by the plan; None when neither is there."""
     if facts.load is not None and facts.load.reported:
         return set(facts.load.missing)

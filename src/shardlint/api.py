@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .contract import Contract, DataPipeline
     from .engine.selection import Layer, Selection
     from .plugins.registry import Registry
+    from .weights import ExternalState
 
 
 @frozen(kw_only=True)
@@ -212,6 +213,7 @@ def lint(
     load_info: Mapping[str, Any] | None = None,
     data: DataPipeline | None = None,
     trace: Any = None,
+    external: ExternalState | None = None,
     config: Settings | str | Path | Literal[False] | None = None,
     select: Iterable[str] = (),
     extend_select: Iterable[str] = (),
@@ -223,6 +225,8 @@ def lint(
 ) -> Report:
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
+
+    `external` describes tensors outside the module (`shardlint.weights.ExternalState`).
 
     `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 check it.
 
@@ -247,6 +251,7 @@ def lint(
             load_info=load_info,
             data=data,
             trace=trace,
+            external=external,
             name=name,
         ),
     )
@@ -287,6 +292,7 @@ def snapshot(
     load_info: Mapping[str, Any] | None = None,
     data: DataPipeline | None = None,
     trace: Any = None,
+    external: ExternalState | None = None,
     config: Settings | str | Path | Literal[False] | None = None,
     name: str = "",
 ) -> Facts:
@@ -300,6 +306,7 @@ def snapshot(
             load_info=load_info,
             data=data,
             trace=trace,
+            external=external,
             name=name,
         ),
     )
@@ -323,9 +330,10 @@ def live_of(target: Target, settings: Settings, rank_timeout: float = 0.0) -> Li
     """What heavy rules may read of `target`. Without a `rank_timeout` they use their own."""
     return LiveTarget(
         model=target.model,
-        checkpoint=None if target.checkpoint is None else Path(target.checkpoint),
+        checkpoint=None if target.checkpoint is None else Path(target.checkpoint).expanduser(),
         optimizer=target.optimizer,
         renames=settings.checkpoint.renames,
+        external=target.external,
         rank_timeout=rank_timeout or None,
     )
 

@@ -96,6 +96,13 @@ def _stages(instance: object, attribute: Any, value: Any) -> None:
             raise _fail(instance, attribute, f"stages among {', '.join(PROBE_STAGES)}", item)
 
 
+def _groups(instance: object, attribute: Any, value: Any) -> None:
+    for group in _sequence(instance, attribute, value):
+        if not isinstance(group, tuple) or len(group) < 2:
+            raise _fail(instance, attribute, "groups of at least two names or globs", group)
+        _names(instance, attribute, group)
+
+
 def _comparison(instance: object, attribute: Any, value: Any) -> None:
     if value not in COMPARISONS:
         raise _fail(instance, attribute, f"one of {', '.join(COMPARISONS)}", value)
@@ -105,6 +112,15 @@ def _callable(instance: object, attribute: Any, value: Any) -> None:
     if callable(value) or (isinstance(value, str) and IMPORT_PATH.match(value)):
         return
     raise _fail(instance, attribute, "a callable or an import path `package.module:name`", value)
+
+
+def _shapes(instance: object, attribute: Any, value: Any) -> None:
+    if not isinstance(value, FrozenDict):
+        raise _fail(instance, attribute, "a mapping of globs to shapes", value)
+    for glob, shape in value.items():
+        sizes = shape if isinstance(shape, tuple) else ("",)
+        if not glob.strip() or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+            raise _fail(instance, attribute, f"a shape of whole numbers above 0 for {glob!r}", shape)
 
 
 def _names_by_key(instance: object, attribute: Any, value: Any) -> None:
@@ -125,6 +141,14 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return tuple(sorted(value, key=repr))
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
+
+
+def _as_groups(value: Any) -> Any:
+    """Groups of names as tuples; a mapping of names to names gives pairs. Anything else is for the validator."""
+    if isinstance(value, Mapping):
+        return tuple((name, partner) for name, partner in value.items())
+    groups = _as_tuple(value)
+    return tuple(map(_as_tuple, groups)) if isinstance(groups, tuple) else groups
 
 
 def _as_frozen(value: Any) -> Any:
@@ -185,17 +209,26 @@ class Probe:
 
 
 @frozen(kw_only=True)
+class InvariantContext:
+    """What a checker that takes a second argument is told: the invariant's name and its phase."""
+
+    name: str
+    phase: str
+
+
+@frozen(kw_only=True)
 class Invariant:
     """
     Something that must hold of the model in a lifecycle phase.
 
-    `checker` is called with the model, without gradients, while facts are collected: it must not change the model.
+    `checker` is called with the model, and with an `InvariantContext` if it takes a second argument (or one that is
+    called `context`), without gradients, while facts are collected: it must not change the model.
     True and None pass. A mapping fails and becomes the finding's facts; anything else fails and is shown as `result`.
     It may be an import path `package.module:name`. `phase` is one of `LIFECYCLE_PHASES`.
     """
 
     name: str = field(validator=_name)
-    checker: Callable[[Any], Any] | str = field(validator=_callable)
+    checker: Callable[..., Any] | str = field(validator=_callable)
     phase: str = field(default="structure", validator=_name)
 
 
@@ -285,14 +318,17 @@ class Contract:
 
     `training_only_targets` are globs over live tensors that no checkpoint needs to hold, `inference_only_sources`
     globs over checkpoint keys that training does not want. `placeholders` are globs over class names that must not
-    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `recipes` say how
-    buffers are computed that D404 compares.
+    stand in the final tree; `lazy_buffers` globs over tensors that may be meta until first used. `ties` are groups of
+    globs over tensors, each group one tensor under several names. `recipes` say how buffers are computed that D404
+    compares. `logical_shapes` gives, by glob, the global shape of tensors whose storage is padded beyond it: the rest
+    must be zero.
     """
 
     name: str = field(default="", validator=_optional_text)
     probes: tuple[Probe, ...] = _members_field(Probe)
     invariants: tuple[Invariant, ...] = _members_field(Invariant)
     training_only_targets: tuple[str, ...] = _names_field()
+    logical_shapes: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_shapes)
     inference_only_sources: tuple[str, ...] = _names_field()
     data: DataSemantics | None = None
     shared_state: tuple[SharedState, ...] = _members_field(SharedState)
@@ -301,6 +337,7 @@ class Contract:
     replacements: tuple[Replacement, ...] = _members_field(Replacement)
     placeholders: tuple[str, ...] = _names_field()
     lazy_buffers: tuple[str, ...] = _names_field()
+    ties: tuple[tuple[str, ...], ...] = field(default=(), converter=_as_groups, validator=_groups)
     recipes: tuple[Recipe, ...] = _members_field(Recipe)
 
     def __attrs_post_init__(self) -> None:

@@ -145,6 +145,11 @@ def joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
+def below(name: str, prefix: str) -> bool:
+    """Whether `name` is `prefix` or lies below it; everything lies below the root, whose name is empty."""
+    return not prefix or name == prefix or name.startswith(f"{prefix}.")
+
+
 def owner_of(fqn: str) -> str:
     """The module that holds the tensor `fqn`, as findings name it: its FQN, `<root>` for the root."""
     return fqn.rpartition(".")[0] or ROOT

@@ -130,7 +130,21 @@ class SubjectKind(enum.Enum):
 
 
 def _frozen_evidence(value: Mapping[str, Any] | None) -> FrozenDict:
-    return value if isinstance(value, FrozenDict) else FrozenDict(value or {})
+    if isinstance(value, FrozenDict):
+        return value
+    try:
+        return FrozenDict(value or {})
+    except TypeError:
+        return FrozenDict(_told(value))
+
+
+def _told(value: Any) -> Any:
+    """Evidence in which each fact that is not known is the text that says so: what was found is wrong without it."""
+    if isinstance(value, Unknown):
+        return f"unknown: {value.unknown}"
+    if isinstance(value, Mapping):
+        return {key: _told(member) for key, member in value.items()}
+    return [_told(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 _FINDING_FIELDS: tuple[tuple[str, type], ...] = (

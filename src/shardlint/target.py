@@ -28,6 +28,7 @@ class Target:
     `load_info` is what `from_pretrained(..., output_loading_info=True)` returned beside the model, or any mapping
     with the keys missing_keys, unexpected_keys and (optionally) loaded_keys, mismatched_keys, error_msgs.
     `checkpoint` is a folder or file. `contract` wins over any provider. `trace` is what `shardlint.trace` gave.
+    `external` describes tensors outside the module (`shardlint.weights.ExternalState`).
     """
 
     model: Any = None
@@ -37,6 +38,7 @@ class Target:
     load_info: Mapping[str, Any] | None = None
     data: DataPipeline | None = None
     trace: Any = None
+    external: Any = None
     name: str = ""
 
 
@@ -103,6 +105,14 @@ def check_target(target: Target) -> None:
         raise wrong_argument("optimizer", "an optimizer, or several in a list or mapping", optimizer)
     if data is not None and not isinstance(data, DataPipeline):
         raise wrong_argument("data", "a shardlint.contract.DataPipeline", data)
+    check_external(target.external)
+
+
+def check_external(external: Any) -> None:
+    """Raise `TypeError` for what cannot describe tensors outside the module."""
+    methods = ("parameter_names", "shards")
+    if external is not None and not all(callable(getattr(external, name, None)) for name in methods):
+        raise wrong_argument("external", "an object with the methods parameter_names() and shards()", external)
 
 
 def wrong_argument(name: str, wanted: str, got: Any) -> TypeError:

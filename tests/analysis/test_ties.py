@@ -3,7 +3,7 @@
 from attrs import evolve
 
 from shardlint.analysis.ties import declared_ties, tie_wanted, wanted_pairs
-from shardlint.facts import FrozenDict
+from shardlint.facts import ContractFacts, FrozenDict
 from shardlint.testing import base_snapshot
 
 PAIR = ("lm_head.weight", "model.embed_tokens.weight")
@@ -52,4 +52,17 @@ def test_several_matches_are_dealt_out_in_turn():
 def test_nothing_says_whether_it_is_wanted():
     model = base_snapshot("llama-tied").model
     root = evolve(model.declarations[0], tie_word_embeddings=None, active_ties=None)
-    assert tie_wanted(root, evolve(model, config=None)) is None
+    assert tie_wanted(root, evolve(model, config=FrozenDict(vocab_size=4))) is None
+
+
+def test_a_module_that_no_configuration_describes_asks_by_declaring():
+    model = with_root(base_snapshot("llama-tied").model, tie_word_embeddings=None, active_ties=None)
+    assert tie_wanted(model.declarations[0], evolve(model, config=None)) is True
+
+
+def test_a_group_of_the_contract_is_one_tensor():
+    model = base_snapshot("llama").model
+    contract = ContractFacts(source="acme", ties=(("model.embed_tokens.weight", "lm_head.*"),))
+    assert wanted_pairs(model, contract) == dict([PAIR])
+    (tie,) = [tie for tie in declared_ties(model, contract) if tie.declared_by]
+    assert (tie.wanted, tie.targets, tie.sources) == (True, (PAIR[0],), (PAIR[1],))

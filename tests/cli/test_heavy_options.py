@@ -230,3 +230,32 @@ def test_an_interrupted_run_leaves_a_report_that_says_so(tmp_path, number):
     ]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["incomplete"], summary["verdict"] != "PASS") == ("the run was interrupted", True)
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_weight_report_that_cannot_be_written_is_told_in_one_line_before_the_work(run, folders, tmp_path, folder):
+    one, two = folders
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "report_build.py").write_text("def model():\n    raise SystemExit('it was built')\n")
+    for target in ((str(one), "--reference", str(two)), ("report_build.py:model", "--checkpoint", str(one))):
+        told = run("lint", *target, "--isolated", "--weight-report", str(tmp_path / folder))
+        assert told.status == 2
+        (line,) = (told.out + told.err).strip().splitlines()
+        assert "--weight-report" in line
+        assert "expected a folder to write to" in line
+
+
+def test_the_home_folder_is_expanded_in_what_an_option_names(run, folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = ("--isolated", "--select", "V002", "--weight-report", "~/wr", "--output-format", "json:~/report.json")
+    assert run("lint", "~/one", "--reference", "~/two", *options).status == 0
+    assert (tmp_path / "wr" / "summary.json").is_file()
+    assert (tmp_path / "report.json").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("fraction", ["nan", "0", "-1", "1.5"])
+def test_a_sample_that_is_no_fraction_is_refused(run, folders, fraction):
+    one, two = folders
+    told = run("lint", str(one), "--reference", str(two), "--isolated", "--sample", fraction)
+    assert told.status == 2

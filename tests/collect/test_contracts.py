@@ -204,6 +204,35 @@ def outcome_of(checker, phase="structure", runtime=False, model=None):
     return found
 
 
+def by_keyword(model, *, context):
+    return {"said": (context.name, context.phase)}
+
+
+def with_default(model, tolerance=1e-5):
+    return tolerance == 1e-5
+
+
+class Checker:
+    """An object that is called with both."""
+
+    def __call__(self, model, told):
+        return {"said": (told.name, told.phase)}
+
+
+@pytest.mark.parametrize(
+    "checker",
+    [lambda model, context: {"said": (context.name, context.phase)}, by_keyword, Checker()],
+    ids=["position", "keyword", "object"],
+)
+def test_a_checker_is_called_with_what_it_asks_for(checker):
+    found = outcome_of(checker)
+    assert found.facts["said"] == (found.name, found.phase)
+
+
+def test_a_second_argument_with_a_default_is_the_checkers_own():
+    assert outcome_of(with_default).status == "passed"
+
+
 @pytest.mark.parametrize("result", [True, None, numpy.bool_(True), torch.tensor(True)])
 def test_true_and_none_pass(result):
     assert outcome_of(lambda model: result).status == "passed"

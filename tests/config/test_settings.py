@@ -152,6 +152,7 @@ contract:
     - {name: rope, checker: "acme.checks:rope.whole", phase: structure}
   training-only-targets: ["value_head.*"]
   inference-only-sources: ["*.inv_freq"]
+  logical-shapes: {"**.embed.weight": [5, 4]}
   data:
     forward-fields: [input_ids]
     runtime-fields: [position_ids]
@@ -167,6 +168,7 @@ contract:
   replacements: [{pattern: "layers.*.mlp", replacement: MoE}, Linear]
   placeholders: [Stub]
   lazy-buffers: ["*.cache"]
+  ties: [[lm_head.weight, embed.weight]]
   recipes: [{buffer: "*.slopes", recipe: "acme.recipes:slopes"}]
 """
 

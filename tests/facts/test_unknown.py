@@ -56,7 +56,13 @@ def test_asking_is_no_use():
 def test_two_are_equal_when_their_reasons_are():
     assert Unknown("a") == Unknown("a")
     assert Unknown("a") != Unknown("b")
-    assert hash(Unknown("a")) == hash(Unknown("a"))
+
+
+def test_looking_one_up_in_a_set_is_using_it():
+    with pytest.raises(UnknownFact, match="why"):
+        _ = Unknown("why") in {"float32", "bfloat16"}
+    with pytest.raises(UnknownFact, match="why"):
+        _ = {"a": 1}.get(Unknown("why"))
 
 
 @pytest.mark.parametrize("kind", [bool | Unknown, str | None | Unknown, tuple[str, ...] | Unknown, float | Unknown])

@@ -146,3 +146,35 @@ def test_trying_the_reverse_does_not_touch_the_recorded_transform():
 
 def test_a_transform_that_cannot_be_copied_is_tried_all_the_same():
     assert conversions_of(Uncopyable())[0].reverse_error is None
+
+
+class Report:
+    """A trainer's own report, with the parts by their short names."""
+
+    def __init__(self, loaded, missing, unexpected):
+        self.loaded, self.missing, self.unexpected = loaded, missing, unexpected
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report({"weight"}, ["bias"], ("old",)),
+        {"loaded": ["weight"], "missing": ["bias"], "unexpected": ["old"]},
+        {"loaded_keys": ["weight"], "missing_keys": ["bias"], "unexpected_keys": ["old"]},
+    ],
+)
+def test_the_report_that_a_trainer_left_on_the_model_is_read(report):
+    model = nn.Linear(1, 1)
+    model._hp_checkpoint_load_report = report
+    facts = load_facts(None, model)
+    assert facts.reported
+    assert (facts.loaded, facts.missing, facts.unexpected) == (("weight",), ("bias",), ("old",))
+    assert load_facts(None, torch.compile(model)).missing == ("bias",)
+    assert load_facts({"missing_keys": [], "unexpected_keys": []}, model).missing == (), "what is handed over wins"
+
+
+def test_what_was_left_on_the_model_and_is_no_report_is_named():
+    model = nn.Linear(1, 1)
+    model._hp_checkpoint_load_report = 3
+    with pytest.raises(TypeError, match="the _hp_checkpoint_load_report of the model: expected"):
+        load_facts(None, model)

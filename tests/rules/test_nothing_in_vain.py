@@ -41,7 +41,6 @@ FOR_PACKS = {
     "ModuleFacts.training",
     "OptimizerInstance.wrappers",
     "PlanFacts.round_trips_checked",
-    "TracedUnit.why_unobserved",
     "UnitEvent.within",
     "UnitFacts.classes",
     "UnitFacts.hooks_alive",

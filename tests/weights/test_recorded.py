@@ -114,6 +114,31 @@ def test_both_stages_are_run_in_order(replaced, mixtral):
     assert verify(replaced, mixtral).verdict is WeightsVerdict.PASS  # nothing was used up
 
 
+def leave_as_hyperparallel(model, base, replacement):
+    """What that loader leaves: the used conversions of each stage, and both in a row where Transformers has its own."""
+    model._hp_used_base_weight_conversions, model._hp_used_replacement_weight_conversions = base, replacement
+    model._weight_conversions = [*base, *replacement]
+
+
+def test_the_stages_that_hyperparallel_records_are_run(replaced, mixtral):
+    leave_as_hyperparallel(replaced, base_stage(), replacement_stage())
+    assert verify(replaced, mixtral).verdict is WeightsVerdict.PASS
+    assert all(tensor.status == "loaded" for tensor in plan_of(replaced, mixtral).tensors)
+    assert len(load_facts(None, replaced).conversions) == 5, "each once, although the list has them again"
+    bits_of(replaced.model.layers[1].mlp.experts.down_t)[2, 5, 7] ^= 1
+    (fault,) = faults(verify(replaced, mixtral))
+    assert fault.evidence["first_live"] == "model.layers.1.mlp.experts.down_t[2, 5, 7]"
+
+
+def test_one_used_stage_without_the_other_leaves_the_list(mixtral):
+    from transformers import MixtralForCausalLM
+
+    model = loaded(mixtral, MixtralForCausalLM)
+    model._hp_used_replacement_weight_conversions = None
+    model._hp_used_base_weight_conversions = []
+    assert verify(model, mixtral).verdict is WeightsVerdict.PASS
+
+
 def test_a_bit_behind_two_stages_is_found_at_its_stored_place(replaced, mixtral):
     record_conversions(replaced, base=base_stage(), replacement=replacement_stage())
     bits_of(replaced.model.layers[1].mlp.experts.down_t)[2, 5, 7] ^= 1

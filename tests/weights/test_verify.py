@@ -11,6 +11,7 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file, save_file
 
+import shardlint
 from shardlint.facts import ContractFacts
 from shardlint.weights import (
     Difference,
@@ -22,12 +23,14 @@ from shardlint.weights import (
     RowStatus,
     WeightsDifferError,
     WeightsVerdict,
+    check_export,
     compare_checkpoints,
     faults,
     verify,
 )
 from shardlint.weights.compare.bits import bits_of
-from shardlint.weights.report_files import as_text
+from shardlint.weights.report_files import summary_of
+from shardlint.weights.report_text import as_text
 from shardlint.weights.result import sorted_rows
 from support.loaded_models import loaded, mixtral_config, saved
 
@@ -275,13 +278,104 @@ def test_reports(model, mixtral, tmp_path):
     assert (rows[0]["name"], rows[0]["status"]) == ("lm_head.weight", "MISMATCH")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert (summary["verdict"], summary["load_dtype_mismatches"]) == ("FAIL", 1)
-    assert (tmp_path / "out" / "worst.txt").read_text() == as_text(result)
+    assert (tmp_path / "out" / "worst.txt").read_text() == as_text(result, table="tensors.csv")
     rank = json.loads((tmp_path / "out" / "rank_00000.json").read_text())
     assert sum(count["tally"]["load_mismatches"] for count in rank["counts"]) == 1
+
+
+def test_the_summary_says_what_was_compared_with_what_and_when(model, mixtral, tmp_path):
+    bits_of(model.lm_head.weight)[1, 1] ^= 1
+    stored = load_file(mixtral / "model.safetensors")
+    stored["model.extra"] = torch.ones(3)
+    for name in ("config.json", "generation_config.json"):
+        (tmp_path / name).write_bytes((mixtral / name).read_bytes())
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    verify(model, tmp_path, reports=tmp_path / "out", phase="before step 1")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    elements = sum(value.numel() for value in stored.values())
+    assert summary["phase"] == "before step 1"
+    assert summary["exact_reference_match"] is False
+    assert summary["checkpoint_elements"] == elements
+    assert summary["reference_scope"]["files"] == ["model.safetensors"]
+    assert (summary["reference_scope"]["tensors"], summary["reference_scope"]["elements"]) == (len(stored), elements)
+    (uncovered,) = summary["uncovered_checkpoint_tensors"]
+    assert (uncovered["name"], uncovered["checked"], uncovered["expected"]) == ("model.extra", 0, 3)
+    rank = json.loads((tmp_path / "out" / "rank_00000.json").read_text())
+    assert (rank["phase"], rank["checkpoint"]) == ("before step 1", str(tmp_path))
+    assert rank["source_files"] == ["model.safetensors"]
+    rows = csv.DictReader((tmp_path / "out" / "tensors.csv").read_text().splitlines())
+    assert {row["name"]: row["ranks"] for row in rows if row["ranks"]} == {"lm_head.weight": "0"}
+    bits_of(model.lm_head.weight)[1, 1] ^= 1
+    assert verify(model, mixtral, reports=tmp_path / "out").verdict is WeightsVerdict.PASS
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["exact_reference_match"] is True
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_report_that_cannot_be_written_fails_before_anything_is_compared(model, mixtral, tmp_path, folder):
     (tmp_path / "file").write_text("in the way")
-    result = verify(model, mixtral, reports=tmp_path / "file")
-    assert "report could not be written" in result.notes[0]
-    assert len(wrong(result)) == 1
+    result = verify(model, mixtral, reports=tmp_path / folder)
+    assert result.verdict is WeightsVerdict.FAIL
+    assert [rank for rank, _ in result.unwritten] == [0]
+    assert [fault.what for fault in faults(result)] == ["report"]
+    assert result.rows == ()
+    with pytest.raises(WeightsDifferError, match="could not be written"):
+        result.raise_for_failure()
+    pair = compare_checkpoints(mixtral, mixtral, reports=tmp_path / folder)
+    assert pair.verdict is WeightsVerdict.FAIL
+
+
+def test_a_report_that_cannot_be_written_at_the_end_fails_too(model, mixtral, tmp_path):
+    def block(done: int, total: int, what: str) -> None:
+        (tmp_path / "out" / "tensors.csv").mkdir(exist_ok=True)
+
+    result = verify(model, mixtral, reports=tmp_path / "out", progress=block)
+    assert result.verdict is WeightsVerdict.FAIL
+    assert wrong(result) == {}
+    assert result.count(RowStatus.EXACT) == len(result.of_kind(RowKind.LIVE))
+
+
+def test_more_rows_than_are_shown_are_told_with_where_they_are(tmp_path):
+    model = torch.nn.ParameterDict({f"w{number}": torch.ones(2) for number in range(60)})
+    save_file({key: torch.zeros(2) for key in model}, tmp_path / "model.safetensors")
+    result = verify(model, tmp_path, reports=tmp_path / "out")
+    lines = (tmp_path / "out" / "worst.txt").read_text().splitlines()
+    assert lines[-1] == "50 of 60 rows that are not right are shown; all rows are in tensors.csv"
+    assert "live tensors: 60 MISMATCH" in lines
+    assert "stored tensors: 60 of 120 elements in 1 file: 60 MISMATCH" in lines
+    assert as_text(result, limit=60).count("\n    first at") == 60
+
+
+@pytest.mark.parametrize("value", [0, -3, True, 1.5])
+@pytest.mark.parametrize("name", ["threads", "max_memory"])
+def test_limits_that_are_no_limits_are_refused(model, mixtral, name, value):
+    with pytest.raises(ValueError, match=f"{name}: expected a whole number above 0"):
+        verify(model, mixtral, **{name: value})
+    with pytest.raises(ValueError, match=name):
+        compare_checkpoints(mixtral, mixtral, **{name: value})
+
+
+def test_the_home_folder_is_expanded_in_every_path(model, mixtral, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ck").symlink_to(mixtral)
+    assert verify(model, "~/ck", reports="~/wr").verdict is WeightsVerdict.PASS
+    assert (tmp_path / "wr" / "summary.json").is_file()
+    assert compare_checkpoints("~/ck", "~/ck", reports="~/two").verdict is WeightsVerdict.PASS
+    assert check_export(model, "~/ck") == ()
+    assert not (tmp_path / "~").exists()
+
+
+def test_what_is_not_finite_on_both_sides_is_no_exact_row(tmp_path):
+    model = torch.nn.ParameterDict({"w": torch.tensor([1.0, float("nan")]), "v": torch.ones(2)})
+    save_file({"w": model["w"].data.clone(), "v": torch.ones(2)}, tmp_path / "model.safetensors")
+    result = verify(model, tmp_path)
+    assert result.verdict is WeightsVerdict.FAIL
+    assert {row.name: row.status for row in result.of_kind(RowKind.LIVE)} == {
+        "w": RowStatus.NON_FINITE,
+        "v": RowStatus.EXACT,
+    }
+    assert [fault.what for fault in faults(result)] == ["nonfinite"]
+    assert json.loads(json.dumps(summary_of(result)["live_tensors"]))["NON_FINITE"] == 1
 
 
 class Tower(torch.nn.Module):
@@ -375,6 +469,26 @@ def test_external_state_and_its_padding(tmp_path):
     assert "meta" in verify(model, tmp_path).errors[0][1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("value", "nonfinite"), [(1.0, 0), (-0.0, 0), (float("nan"), 1)])
+def test_padding_is_compared_bit_by_bit_and_says_where(tmp_path, dtype, value, nonfinite):
+    values = torch.ones(5, 2).to(dtype)
+    save_file({"table.weight": values}, tmp_path / "model.safetensors")
+    model = torch.nn.ModuleDict({"table": torch.nn.Embedding(5, 2, device="meta")})
+    padded = torch.zeros(8, 3)
+    padded[:5, :2] = 1.0
+    padded[6, 1] = padded[2, 2] = value
+    result = verify(model, tmp_path, external=HostTable(padded.to(dtype), (5, 2)))
+    (row,) = result.of_kind(RowKind.PADDING)
+    assert (row.status, row.checked, row.load_mismatches) == (RowStatus.MISMATCH, 14, 2)
+    assert row.nonfinite == 2 * nonfinite
+    assert row.max_abs == (None if nonfinite else abs(value))
+    assert row.first.live_index == (2, 2), "the first in row-major order, whichever side it lies on"
+    assert (row.first.reference, row.ranks) == ("0.0", (0,))
+    (fault,) = faults(result)
+    assert fault.message.startswith("2 padding elements are not zero; first at table.weight[2, 2]: ")
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_table_of_the_worst_is_readable_at_every_width(width):
     name = "model.layers.7.mlp.experts.down_proj"
@@ -406,9 +520,9 @@ def test_the_table_of_the_worst_is_readable_at_every_width(width):
     result = Result(rows=sorted_rows(rows), checkpoint="ckpt")
     text = as_text(result, width=width)
     lines = text.splitlines()
-    assert lines[0].startswith("FAIL: 10000 live tensors")
+    assert lines[0].startswith("FAIL: 10,000 live tensors")
     assert max(map(len, lines)) <= width
-    assert text.count("MISMATCH") == text.count("1.23457e-07") == 50
+    assert text.count("MISMATCH") - 1 == text.count("1.23457e-07") == 50  # once in the figures above the table
     assert f"{name}.10000" in text
     assert f"{name}.9950" not in text
     assert " ".join(text.split()).count("gives 2.5 (float32, 0x40200000), rank 0") == 50
@@ -483,3 +597,89 @@ def test_facts_that_are_there_are_not_collected_again(model, mixtral, monkeypatc
     assert result.verdict is WeightsVerdict.PASS
     broken = evolve(checkpoint, format="gguf")
     assert "gguf" in verify(model, mixtral, model_facts=facts, checkpoint_facts=broken).incomplete
+
+
+class Padded(torch.nn.Module):
+    """A vocabulary of five tokens in eight rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 4)
+        self.embed.weight.data[5:] = 0.0
+
+
+@pytest.fixture
+def padded(tmp_path):
+    model = Padded()
+    save_file({"embed.weight": model.embed.weight.data[:5].clone()}, tmp_path / "model.safetensors")
+    return model
+
+
+def test_a_padded_parameter_is_compared_up_to_its_logical_shape(padded, tmp_path):
+    assert verify(padded, tmp_path).verdict is WeightsVerdict.FAIL, "nothing declares the padding"
+    contract = ContractFacts(source="test", logical_shapes={"**.weight": (5, 4)})
+    result = verify(padded, tmp_path, contract=contract)
+    assert result.verdict is WeightsVerdict.PASS, result.worst()
+    (row,) = result.of_kind(RowKind.PADDING)
+    assert row.checked == 12
+    padded.embed.weight.data[6, 2] = -0.0
+    (row,) = verify(padded, tmp_path, contract=contract).of_kind(RowKind.PADDING)
+    assert row.first.live_index == (6, 2)
+    padded.embed.weight.data[6, 2] = 0.0
+    bits_of(padded.embed.weight)[4, 3] ^= 1
+    assert set(wrong(verify(padded, tmp_path, contract=contract))) == {"embed.weight"}
+    larger = ContractFacts(source="test", logical_shapes={"**.weight": (9, 4)})
+    assert "does not lie in the storage" in verify(padded, tmp_path, contract=larger).errors[0][1]
+
+
+@pytest.mark.parametrize("name", ["_orig_size", "tensor_shape"])
+def test_a_parameter_that_says_its_logical_shape_is_taken_at_its_word(padded, tmp_path, name):
+    setattr(padded.embed.weight, name, torch.Size((5, 4)))
+    assert verify(padded, tmp_path).verdict is WeightsVerdict.PASS
+    report = shardlint.lint(padded, checkpoint=tmp_path, config=False, heavy=True)
+    assert report.findings == ()
+
+
+class Beside(torch.nn.Module):
+    """A model whose table lives in host memory: the module does not even have its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = torch.nn.Linear(4, 3)
+
+
+def test_a_tensor_that_the_module_does_not_name_is_compared(tmp_path):
+    model, table = Beside(), torch.randn(10, 4)
+    save_file({**model.state_dict(), "table.weight": table.clone()}, tmp_path / "model.safetensors")
+    host = HostTable(table, (10, 4))
+    assert verify(model, tmp_path, external=host).verdict is WeightsVerdict.PASS
+    for report in (
+        shardlint.lint(model, checkpoint=tmp_path, external=host, config=False, heavy=True),
+        shardlint.lint(shardlint.Target(model=model, checkpoint=tmp_path, external=host), config=False, heavy=True),
+    ):
+        assert report.findings == ()
+    bits_of(table)[3, 3] ^= 1
+    assert set(wrong(verify(model, tmp_path, external=host))) == {"table.weight"}
+    with pytest.raises(TypeError, match="external: expected an object with the methods"):
+        shardlint.lint(model, external=table, config=False)
+
+
+class Headed(torch.nn.Module):
+    """No model of Transformers, with a base model under a prefix."""
+
+    base_model_prefix = "body"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("stored", ["", "body."])
+@pytest.mark.parametrize("headless", [False, True])
+def test_the_prefix_of_the_base_model_is_resolved_whoever_wrote_the_module(tmp_path, stored, headless):
+    model = Headed()
+    save_file({f"{stored}{key}": value for key, value in model.body.state_dict().items()}, tmp_path / "m.safetensors")
+    if headless:
+        model.body.base_model_prefix = "body"
+    looked_at = model.body if headless else model
+    assert verify(looked_at, tmp_path / "m.safetensors").verdict is WeightsVerdict.PASS

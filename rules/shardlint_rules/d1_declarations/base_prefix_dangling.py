@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.ties import outermost
 from shardlint.facts import ClassDeclaration, PlanFacts
-from shardlint.names import counted
+from shardlint.names import counted, joined
 
 
 class BasePrefixDangling(Rule):
@@ -33,40 +34,53 @@ class BasePrefixDangling(Rule):
     severity = Severity.ERROR
     needs = (Section.MODEL,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
-        if root is None or not root.base_model_prefix or root.base_model_present:
+    noun = "base-model prefix"
+
+    def subjects(self, facts: Facts) -> Iterator[ClassDeclaration]:
+        for declaration in outermost(facts.require(Section.MODEL).declarations):
+            if declaration.base_model_prefix:
+                yield declaration
+
+    def judge(self, subject: ClassDeclaration, facts: Facts) -> Iterator[Finding]:
+        if subject.base_model_present:
             return
         if facts.plan is None:
-            if _holds_its_base(root, model.declarations):
+            if _holds_its_base(subject, facts.require(Section.MODEL).declarations):
                 raise NotEvaluated(f"whether keys need the prefix: {facts.why_absent(Section.PLAN)}")
             return
-        for attribute, keys in _needed(facts.plan).items():
+        for attribute, keys in _needed(facts.plan, subject.fqn).items():
             yield self.finding(
-                subject=f"{root.qualified_type}.base_model_prefix",
+                subject=f"{subject.qualified_type}.base_model_prefix",
                 kind=SubjectKind.CONFIG,
-                message=f"base_model_prefix is {root.base_model_prefix!r}, which is not an attribute; "
+                message=f"base_model_prefix is {subject.base_model_prefix!r}, which is not an attribute; "
                 f"{counted(len(keys), 'stored key')} would be live below {attribute!r}, such as {keys[0]}",
-                evidence={"prefix": root.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
+                evidence={"prefix": subject.base_model_prefix, "attribute": attribute, "keys": keys[:50]},
                 key=attribute,
             )
 
 
 def _holds_its_base(root: ClassDeclaration, declarations: tuple[ClassDeclaration, ...]) -> bool:
+    """Whether a child of the class declares the same prefix, as the base model itself does."""
     return any(
-        declaration.fqn and "." not in declaration.fqn and declaration.base_model_prefix == root.base_model_prefix
+        declaration.fqn == joined(root.fqn, declaration.fqn.rpartition(".")[2])
+        and declaration.fqn != root.fqn
+        and declaration.base_model_prefix == root.base_model_prefix
         for declaration in declarations
     )
 
 
-def _needed(plan: PlanFacts) -> dict[str, list[str]]:
-    """Return the attributes of the root below which unexpected keys would fill missing tensors, with those keys."""
-    missing = {tensor.name for tensor in plan.tensors if tensor.status == "missing"}
+def _needed(plan: PlanFacts, fqn: str) -> dict[str, list[str]]:
+    """Return the attributes of `fqn` below which unexpected keys would fill missing tensors, with those keys."""
+    start = f"{fqn}." if fqn else ""
+    missing = {
+        tensor.name.removeprefix(start)
+        for tensor in plan.tensors
+        if tensor.status == "missing" and tensor.name.startswith(start)
+    }
     attributes = sorted({name.partition(".")[0] for name in missing})
     needed: dict[str, list[str]] = {}
     for leftover in plan.leftovers:
         for attribute in attributes if leftover.reason == "unexpected" else ():
-            if f"{attribute}.{leftover.renamed}" in missing:
+            if f"{attribute}.{leftover.renamed.removeprefix(start)}" in missing:
                 needed.setdefault(attribute, []).append(leftover.key)
     return needed

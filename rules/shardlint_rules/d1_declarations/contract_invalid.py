@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ContractFacts
 
 
 class ContractInvalid(Rule):
@@ -31,13 +32,17 @@ class ContractInvalid(Rule):
     needs = (Section.CONTRACT,)
     related_config = ("contract",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
-        for number, problem in enumerate(contract.problems):
+    noun = "contract"
+
+    def subjects(self, facts: Facts) -> Iterator[ContractFacts]:
+        yield facts.require(Section.CONTRACT)
+
+    def judge(self, subject: ContractFacts, facts: Facts) -> Iterator[Finding]:
+        for number, problem in enumerate(subject.problems):
             yield self.finding(
                 subject=problem.where,
                 kind=SubjectKind.CONFIG,
                 message=f"{problem.where} cannot be used: {problem.error}",
-                evidence={"source": contract.source, "error": problem.error},
+                evidence={"source": subject.source, "error": problem.error},
                 key=str(number),
             )

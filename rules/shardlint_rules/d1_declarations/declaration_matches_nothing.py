@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+
+from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.contract_globs import matches_any, meant_across_dots
 from shardlint.analysis.coverage import retained_report
-from shardlint.analysis.keys import Candidates, root_declaration
-from shardlint.facts import ContractFacts, ModelFacts
+from shardlint.analysis.keys import Candidates
+from shardlint.analysis.ties import outermost
+from shardlint.facts import ContractFacts, ModelFacts, Unknown, known
 from shardlint.names import counted
 
 _LIBRARY = "transformers."
@@ -22,7 +26,9 @@ class DeclarationMatchesNothing(Rule):
     ## What it does
     Matches every glob of the contract (exclusions of training-only targets, optional probes, lazy buffers, parameters
     of modalities, producers and consumers of shared state) against the live names; the modules that a class outside
-    Transformers keeps in float32; and the modules that the quantisation leaves out. Patterns of keys to ignore while
+    Transformers keeps in float32; and the names that the quantisation is told to leave out, under whichever setting, as
+    the library matches them. A head that is quantised because such a list replaced the library's default is reported
+    too. Globs of declared ties are D105's. Patterns of keys to ignore while
     loading are not judged, because they describe old checkpoints; nor are the lists of Transformers' own classes, which
     whole families share.
 
@@ -41,70 +47,122 @@ class DeclarationMatchesNothing(Rule):
     needs = (Section.MODEL,)
     related_config = ("contract",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "declaration"
+
+    def subjects(self, facts: Facts) -> Iterator[Declared]:
         model = facts.require(Section.MODEL)
-        tensors = tuple(alias for tensor in model.tensors for alias in tensor.aliases)
-        modules = tuple(alias for module in model.modules for alias in module.aliases)
+        tensors = _Names(alias for tensor in model.tensors for alias in tensor.aliases)
         if facts.contract:
-            for where, glob, names in _contract_globs(facts.contract, tensors, modules):
-                if not matches_any(glob, names):
-                    yield self._finding(facts.contract.source, where, glob, names)
-            buffers = tuple(alias for tensor in model.buffers for alias in tensor.aliases)
-            for glob in facts.contract.recipes:
-                if not matches_any(glob, buffers):
-                    yield self._finding(facts.contract.source, "recipes", glob, buffers)
-            yield from self._sources(facts, facts.contract)
-        yield from self._class_names(model, tensors)
+            yield from _of_contract(facts.contract, model, tensors)
+            yield from _of_keys(facts, facts.contract)
+        yield from _of_classes(model, tensors)
+        yield from (
+            Declared(name.name, name.setting, "quantization_config", tensors, matched=name.matched)
+            for name in model.quantisation_skips
+        )
+        yield from (Declared(head, "", "quantization_config", tensors) for head in model.quantised_heads)
 
-    def _sources(self, facts: Facts, contract: ContractFacts) -> Iterator[Finding]:
-        """Globs over checkpoint keys can be judged only where there are keys."""
-        globs = contract.inference_only_sources
-        keys = {entry.key for entry in facts.checkpoint.entries} if facts.checkpoint else set()
-        report = retained_report(facts)
-        keys |= set(report.unexpected) if report else set()
-        if globs and facts.checkpoint is None and report is None:
-            raise NotEvaluated("inference_only_sources cannot be matched: there is no checkpoint and no load report")
-        for glob in globs:
-            if not matches_any(glob, keys):
-                yield self._finding(contract.source, "inference_only_sources", glob, tuple(sorted(keys)))
+    def judge(self, subject: Declared, facts: Facts) -> Iterable[Finding]:
+        if not subject.where:
+            return (self._quantised_head(subject.glob),)
+        if subject.names is None:
+            text = "there is no checkpoint and no load report"
+            raise NotEvaluated(f"{subject.where} cannot be matched: {text}")
+        return () if subject.is_found() else (self._finding(subject),)
 
-    def _class_names(self, model: ModelFacts, tensors: tuple[str, ...]) -> Iterator[Finding]:
-        root = root_declaration(model)
-        if root is not None and not root.qualified_type.startswith(_LIBRARY):
-            library = [
-                declaration for declaration in model.declarations if declaration.qualified_type.startswith(_LIBRARY)
-            ]
-            inherited = {
-                name
-                for inherited_from in library
-                for name in (*inherited_from.keep_in_fp32, *inherited_from.keep_in_fp32_strict)
-            }
-            for pattern in dict.fromkeys((*root.keep_in_fp32, *root.keep_in_fp32_strict)):
-                if pattern not in inherited and not _found(pattern, tensors):
-                    yield self._finding(root.qualified_type, "modules to keep in float32", pattern, tensors)
-        quantisation = model.config.get("quantization_config") if model.config else None
-        skipped = quantisation.get("modules_to_not_convert") if isinstance(quantisation, Mapping) else None
-        for pattern in skipped or ():
-            if not _found(str(pattern), tensors):
-                yield self._finding("quantization_config", "modules_to_not_convert", str(pattern), tensors)
+    def _quantised_head(self, name: str) -> Finding:
+        return self.finding(
+            subject=name,
+            kind=SubjectKind.MODULE,
+            message=f"{name} is quantised: the library leaves it out by default, and the list of modules to leave out "
+            "in quantization_config replaced that default",
+            key="default",
+        )
 
-    def _finding(self, source: str, where: str, glob: str, names: tuple[str, ...]) -> Finding:
-        near = Candidates(names).near(glob)
+    def _finding(self, declared: Declared) -> Finding:
+        candidates = declared.names.candidates if declared.names is not None else Candidates(())
+        names = candidates.names
+        near = candidates.near(declared.glob)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
-        if wider := meant_across_dots(glob, names):
+        if wider := meant_across_dots(declared.glob, names):
             hint = f"; `*` is one segment of a name: {wider!r} would match"
         return self.finding(
-            subject=glob,
+            subject=declared.glob,
             kind=SubjectKind.PATTERN,
-            message=f"{where} of {source}: {glob!r} matches none of {counted(len(names), 'name')}{hint}",
-            evidence={"declared_by": source, "declaration": where, "nearest": near},
-            key=where,
+            message=f"{declared.where} of {declared.source}: {declared.glob!r} matches none of "
+            f"{counted(len(names), 'name')}{hint}",
+            evidence={"declared_by": declared.source, "declaration": declared.where, "nearest": near},
+            key=declared.where,
         )
 
 
-def _contract_globs(
-    contract: ContractFacts, tensors: tuple[str, ...], modules: tuple[str, ...]
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+class _Names:
+    """Live names or stored keys, and what is like one of them, found once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.all = tuple(names)
+
+    @functools.cached_property
+    def candidates(self) -> Candidates:
+        return Candidates(self.all)
+
+
+@frozen
+class Declared:
+    """
+    One glob or name: where and by whom it is declared, and the names among which it looks (None: nobody knows them).
+
+    `expression` tells that it is searched for as Transformers searches; `matched` is what the library found already.
+    """
+
+    glob: str
+    where: str
+    source: str
+    names: _Names | None
+    expression: bool = False
+    matched: tuple[str, ...] | Unknown | None = None
+
+    def is_found(self) -> bool:
+        """Whether it matches something."""
+        if self.matched is not None:
+            return bool(known(self.matched))
+        names = self.names.all if self.names is not None else ()
+        return _found(self.glob, names) if self.expression else matches_any(self.glob, names)
+
+
+def _of_contract(contract: ContractFacts, model: ModelFacts, tensors: _Names) -> Iterator[Declared]:
+    modules = _Names(alias for module in model.modules for alias in module.aliases)
+    for where, glob, names in _contract_globs(contract, tensors, modules):
+        yield Declared(glob, where, contract.source, names)
+    buffers = _Names(alias for tensor in model.buffers for alias in tensor.aliases)
+    yield from (Declared(glob, "recipes", contract.source, buffers) for glob in contract.recipes)
+
+
+def _of_keys(facts: Facts, contract: ContractFacts) -> Iterator[Declared]:
+    """Globs over checkpoint keys can be judged only where there are keys."""
+    if not contract.inference_only_sources:
+        return
+    report = retained_report(facts)
+    keys = {entry.key for entry in facts.checkpoint.entries} if facts.checkpoint else set()
+    keys |= set(report.unexpected) if report else set()
+    names = None if facts.checkpoint is None and report is None else _Names(sorted(keys))
+    for glob in contract.inference_only_sources:
+        yield Declared(glob, "inference_only_sources", contract.source, names)
+
+
+def _of_classes(model: ModelFacts, tensors: _Names) -> Iterator[Declared]:
+    """What classes outside Transformers keep in float32, without what they inherit from Transformers."""
+    library = [item for item in model.declarations if item.qualified_type.startswith(_LIBRARY)]
+    inherited = {name for item in library for name in (*item.keep_in_fp32, *item.keep_in_fp32_strict)}
+    for item in outermost(model.declarations):
+        if item.qualified_type.startswith(_LIBRARY):
+            continue
+        for pattern in dict.fromkeys((*item.keep_in_fp32, *item.keep_in_fp32_strict)):
+            if pattern not in inherited:
+                yield Declared(pattern, "modules to keep in float32", item.qualified_type, tensors, expression=True)
+
+
+def _contract_globs(contract: ContractFacts, tensors: _Names, modules: _Names) -> Iterator[tuple[str, str, _Names]]:
     yield from (("training_only_targets", glob, tensors) for glob in contract.training_only_targets)
     yield from (("probes", probe.glob, tensors) for probe in contract.probes if not probe.required)
     yield from (("lazy_buffers", glob, tensors) for glob in contract.lazy_buffers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import InvariantOutcome
 
 SUPPORTED = ("structure", "materialization", "checkpoint", "runtime")
 
@@ -30,15 +31,17 @@ class InvariantPhaseUnsupported(Rule):
     severity = Severity.ERROR
     needs = (Section.CONTRACT,)
     related_config = ("contract.invariants",)
+    noun = "invariant"
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
-        for outcome in contract.invariants:
-            if outcome.status == "unsupported-phase" or outcome.phase not in SUPPORTED:
-                yield self.finding(
-                    subject=outcome.name,
-                    kind=SubjectKind.CONFIG,
-                    message=f"invariant {outcome.name!r}: expected a phase of {', '.join(SUPPORTED)}, "
-                    f"found {outcome.phase!r}",
-                    evidence={"phase": outcome.phase, "supported": SUPPORTED},
-                )
+    def subjects(self, facts: Facts) -> Iterable[InvariantOutcome]:
+        return facts.require(Section.CONTRACT).invariants
+
+    def judge(self, subject: InvariantOutcome, facts: Facts) -> Iterator[Finding]:
+        if subject.status == "unsupported-phase" or subject.phase not in SUPPORTED:
+            yield self.finding(
+                subject=subject.name,
+                kind=SubjectKind.CONFIG,
+                message=f"invariant {subject.name!r}: expected a phase of {', '.join(SUPPORTED)}, "
+                f"found {subject.phase!r}",
+                evidence={"phase": subject.phase, "supported": SUPPORTED},
+            )

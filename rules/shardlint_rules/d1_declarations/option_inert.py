@@ -50,17 +50,33 @@ class OptionInert(Rule):
     needs = (Section.MODEL,)
     options_type = RunOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "declaration"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[str, str]]:
+        """Run options that are declared, and parts of the contract without effect, with the reason why."""
+        yield from _without_effect(facts.contract) if facts.contract else ()
         options: RunOptions = self.options
-        for setting, why in _without_effect(facts.contract) if facts.contract else ():
-            yield self.inert(setting, f"{setting} is declared and has no effect: {why}", {})
         if options.prefetch:
+            yield "prefetch", ""
+        if options.rank0_loading and facts.environment.rank != 0:
+            yield "rank0-loading", ""
+        if options.loads_checkpoint:
+            yield "loads-checkpoint", ""
+
+    def judge(self, subject: tuple[str, str], facts: Facts) -> Iterator[Finding]:
+        setting, why = subject
+        if setting == "prefetch":
             yield from self.prefetch(facts)
-        if options.rank0_loading:
+        elif setting == "rank0-loading":
             yield from self.rank0_loading(facts)
-        if options.loads_checkpoint and facts.load is None:
+        elif setting != "loads-checkpoint":
+            yield self.inert(setting, f"{setting} is declared and has no effect: {why}", {})
+        elif facts.load is None:
             named = facts.checkpoint.path if facts.checkpoint is not None else "a checkpoint"
             yield self.inert("loads-checkpoint", f"{named} is to be loaded, and no load is on record", {})
+
+    def subject_name(self, subject: tuple[str, str]) -> str:
+        return subject[0]
 
     def prefetch(self, facts: Facts) -> Iterator[Finding]:
         if facts.sharding is None:
@@ -72,9 +88,9 @@ class OptionInert(Rule):
 
     def rank0_loading(self, facts: Facts) -> Iterator[Finding]:
         model = facts.require(Section.MODEL)
-        rank, units = facts.environment.rank, facts.sharding.units if facts.sharding is not None else ()
-        if rank == 0 or units:
-            return
+        rank = facts.environment.rank
+        if facts.sharding is not None and facts.sharding.units:
+            raise NotEvaluated("the model is sharded already, and what the rank held before is not on record")
         real = [tensor.fqn for tensor in model.parameters if not tensor.is_meta]
         if real:
             text = f"rank 0 alone is to load, and rank {rank} holds {counted(len(real), 'parameter')} with storage"

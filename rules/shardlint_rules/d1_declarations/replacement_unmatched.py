@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.keys import Candidates
+from shardlint.facts import ReplacementFacts
 
 
 class ReplacementUnmatched(Rule):
@@ -31,19 +32,26 @@ class ReplacementUnmatched(Rule):
     needs = (Section.CONTRACT, Section.MODEL)
     related_config = ("contract.replacements",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
-        model = facts.require(Section.MODEL)
-        lost = [replacement for replacement in contract.replacements if not replacement.matched]
-        if not lost:
+    noun = "replacement"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[ReplacementFacts, Candidates]]:
+        modules = facts.require(Section.MODEL).modules
+        candidates = Candidates(tuple(module.fqn for module in modules if module.fqn))
+        for replacement in facts.require(Section.CONTRACT).replacements:
+            yield replacement, candidates
+
+    def judge(self, subject: tuple[ReplacementFacts, Candidates], facts: Facts) -> Iterator[Finding]:
+        replacement, candidates = subject
+        if replacement.matched:
             return
-        candidates = Candidates(tuple(module.fqn for module in model.modules if module.fqn))
-        for unmatched in lost:
-            near = candidates.near(unmatched.pattern)
-            hint = f"; the nearest {'module is' if len(near) == 1 else 'modules are'} {', '.join(near)}" if near else ""
-            yield self.finding(
-                subject=unmatched.pattern,
-                kind=SubjectKind.PATTERN,
-                message=f"the replacement of {unmatched.pattern!r} by {unmatched.replacement} matched no module{hint}",
-                evidence={"replacement": unmatched.replacement, "nearest": near},
-            )
+        near = candidates.near(replacement.pattern)
+        hint = f"; the nearest {'module is' if len(near) == 1 else 'modules are'} {', '.join(near)}" if near else ""
+        yield self.finding(
+            subject=replacement.pattern,
+            kind=SubjectKind.PATTERN,
+            message=f"the replacement of {replacement.pattern!r} by {replacement.replacement} matched no module{hint}",
+            evidence={"replacement": replacement.replacement, "nearest": near},
+        )
+
+    def subject_name(self, subject: tuple[ReplacementFacts, Candidates]) -> str:
+        return subject[0].pattern

@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.ties import DeclaredTie, declared_ties, tie_wanted
 from shardlint.facts import ClassDeclaration, ModelFacts
-from shardlint.names import ROOT
+from shardlint.names import ROOT, joined
 
 _MAPPING_SINCE = 5  # Transformers reads {target: source} from this major version on, a list of targets before
 
 
 class TieDeclarationBroken(Rule):
     """
-    A class declares tied weights in a way that ties nothing.
+    A class, or the contract, declares tied weights in a way that ties nothing.
 
     ## What it does
-    For every class whose configuration asks for tied weights, checks that both ends of each declared tie match live
-    parameters, and that the declaration has the form that the installed Transformers reads.
+    For every class whose configuration asks for tied weights, or that no configuration describes, and for the `ties` of
+    the contract, checks that both ends of each declared tie match live parameters, and that the declaration of a class
+    has the form that the installed Transformers reads.
 
     ## Why it is unsafe
     The two tensors are initialised and trained apart, and the saved checkpoint holds one of them: what is loaded later
@@ -34,28 +35,44 @@ class TieDeclarationBroken(Rule):
     phase = Phase.D1
     severity = Severity.ERROR
     needs = (Section.MODEL,)
+    related_config = ("contract.ties",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "declared tie"
+
+    def subjects(self, facts: Facts) -> Iterator[ClassDeclaration | tuple[DeclaredTie, _Names]]:
+        """The declarations in another form than a mapping, and every single tie that is asked for, or may be."""
         model = facts.require(Section.MODEL)
-        major = _major(str(facts.environment.versions.get("transformers", "")))
-        unknown = []
         for declaration in model.declarations:
-            if declaration.tied_weights_form in ("dict", "NoneType") or not declaration.tied_weights_names:
-                continue
-            if tie_wanted(declaration, model) is False:
-                continue
-            if major is None:
-                unknown.append(f"{declaration.qualified_type} declares ties as {declaration.tied_weights_form}")
-            elif major >= _MAPPING_SINCE:
-                yield self._wrong_form(declaration, major)
-        for tie in declared_ties(model):
-            reason, doubtful = _broken(tie, model, facts.environment.world_size)
-            if reason and tie.wanted is not False and not doubtful:
-                yield self._broken_end(tie, reason)
-            elif doubtful:
-                unknown.append(f"{tie.target_pattern} may belong to another pipeline stage")
-        if unknown:
-            raise NotEvaluated("; ".join(unknown))
+            mapping = declaration.tied_weights_form in ("dict", "NoneType")
+            if not mapping and declaration.tied_weights_names and tie_wanted(declaration, model) is not False:
+                yield declaration
+        names = _Names(model)
+        for tie in declared_ties(model, facts.contract):
+            if tie.wanted is not False:
+                yield tie, names
+
+    def judge(self, subject: ClassDeclaration | tuple[DeclaredTie, _Names], facts: Facts) -> Iterator[Finding]:
+        if isinstance(subject, ClassDeclaration):
+            yield from self._form(subject, facts)
+            return
+        tie, names = subject
+        reason = _broken(tie, names)
+        if reason and not tie.error and facts.environment.world_size > 1:
+            raise NotEvaluated(f"{tie.target_pattern} may belong to another pipeline stage")
+        if reason:
+            yield self._broken_end(tie, reason)
+
+    def subject_name(self, subject: ClassDeclaration | tuple[DeclaredTie, _Names]) -> str:
+        if isinstance(subject, ClassDeclaration):
+            return subject.fqn or ROOT
+        return joined(subject[0].owner, subject[0].target_pattern)
+
+    def _form(self, declaration: ClassDeclaration, facts: Facts) -> Iterator[Finding]:
+        major = _major(str(facts.environment.versions.get("transformers", "")))
+        if major is None:
+            raise NotEvaluated(f"{declaration.qualified_type} declares ties as {declaration.tied_weights_form}")
+        if major >= _MAPPING_SINCE:
+            yield self._wrong_form(declaration, major)
 
     def _wrong_form(self, declaration: ClassDeclaration, major: int) -> Finding:
         return self.finding(
@@ -69,30 +86,43 @@ class TieDeclarationBroken(Rule):
 
     def _broken_end(self, tie: DeclaredTie, reason: str) -> Finding:
         return self.finding(
-            subject=f"{tie.owner}.{tie.target_pattern}" if tie.owner else tie.target_pattern,
+            subject=joined(tie.owner, tie.target_pattern),
             kind=SubjectKind.PATTERN,
             message=f"the declared tie of {tie.target_pattern!r} to {tie.source_pattern!r} is broken: {reason}",
-            evidence={"target": tie.target_pattern, "source": tie.source_pattern, "owner": tie.owner},
+            evidence={
+                "target": tie.target_pattern,
+                "source": tie.source_pattern,
+                "owner": tie.owner,
+                "declared_by": tie.declared_by,
+            },
             owner=tie.owner or ROOT,
         )
 
 
-def _broken(tie: DeclaredTie, model: ModelFacts, world_size: int) -> tuple[str, bool]:
-    """What is wrong with the tie, and whether that may be another rank's business."""
+class _Names:
+    """The names of modules below which tensors stand, whatever adapters and quantisations call those."""
+
+    def __init__(self, model: ModelFacts) -> None:
+        self.holders: set[str] = set()
+        for tensor in model.tensors:
+            for alias in tensor.aliases:
+                name = alias.rpartition(".")[0]
+                while name and name not in self.holders:
+                    self.holders.add(name)
+                    name = name.rpartition(".")[0]
+
+
+def _broken(tie: DeclaredTie, names: _Names) -> str:
+    """What is wrong with the tie, an empty string when nothing is."""
     if tie.error:
-        return tie.error, False
+        return tie.error
     ends = (("target", tie.target_pattern, tie.targets), ("source", tie.source_pattern, tie.sources))
-    for end, pattern, names in ends:
-        if names or _stands_for_something_else(tie.owner, pattern, model):
-            continue
-        return f"its {end} {pattern!r} is not a live parameter", world_size > 1
-    return "", False
-
-
-def _stands_for_something_else(owner: str, pattern: str, model: ModelFacts) -> bool:
-    """Whether the module of a missing end holds other tensors: wrapped by an adapter, or quantised."""
-    path = ".".join(part for part in (owner, pattern.rpartition(".")[0]) if part)
-    return bool(path) and any(tensor.fqn.startswith(f"{path}.") for tensor in model.tensors)
+    for end, pattern, matched in ends:
+        # A module that holds other tensors is wrapped by an adapter, or quantised.
+        replaced = joined(tie.owner, pattern.rpartition(".")[0]) in names.holders and not tie.declared_by
+        if not matched and not replaced:
+            return f"its {end} {pattern!r} is not a live parameter"
+    return ""
 
 
 def _major(version: str) -> int | None:

@@ -8,8 +8,10 @@ from typing import Any
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.coverage import retained_report
 from shardlint.analysis.keys import KeyResolver, identity_reason
+from shardlint.analysis.model_config import known_settings, model_configurations
 from shardlint.analysis.ties import declared_ties
-from shardlint.facts import ModelFacts
+from shardlint.facts import ModelFacts, PartConfig, known
+from shardlint.names import ROOT, below
 
 
 class TieFlagsDisagree(Rule):
@@ -34,15 +36,23 @@ class TieFlagsDisagree(Rule):
     severity = Severity.ERROR
     needs = (Section.MODEL,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        flags = dict(_flags(model.config or {}))
+    noun = "configuration"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[PartConfig, dict[str, bool]]]:
+        """Every configuration that gives several flags, and those that cannot be read."""
+        for part in model_configurations(facts.require(Section.MODEL)):
+            flags = dict(_flags(part.config))
+            if len(flags) > 1 or part.unreadable:
+                yield part, flags
+
+    def judge(self, subject: tuple[PartConfig, dict[str, bool]], facts: Facts) -> Iterator[Finding]:
+        part, flags = subject
+        known_settings(part)
         if len(set(flags.values())) < 2:
             return
-        pairs = dict(_untied_pairs(model))
-        if not pairs:
-            return
-        without_source = _without_source(facts, model)
+        model = facts.require(Section.MODEL)
+        pairs = {target: source for target, source in _untied_pairs(model) if below(target, part.fqn)}
+        without_source = _without_source(facts, model) if pairs else set()
         for target, source in pairs.items():
             lost = [name for name in (target, source) if name in without_source]
             if lost:
@@ -55,10 +65,13 @@ class TieFlagsDisagree(Rule):
                     evidence={"flags": flags, "target": target, "source": source},
                 )
 
+    def subject_name(self, subject: tuple[PartConfig, dict[str, bool]]) -> str:
+        return subject[0].fqn or ROOT
+
 
 def _flags(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool]]:
     for key, value in config.items():
-        if key == "tie_word_embeddings" and isinstance(value, bool):
+        if key == "tie_word_embeddings" and isinstance(known(value), bool):
             yield prefix + key, value
         elif isinstance(value, Mapping):
             yield from _flags(value, f"{prefix}{key}.")

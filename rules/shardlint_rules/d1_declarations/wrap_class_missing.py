@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import ModelFacts, ShardingFacts
+from shardlint.analysis.ties import outermost
+from shardlint.facts import ShardingFacts
 from shardlint.names import closest
 
 _LIBRARY = "transformers."
@@ -47,31 +48,47 @@ class WrapClassMissing(Rule):
     related_config = ("fsdp_transformer_layer_cls_to_wrap", "fsdp_wrap_modules")
     options_type = WrapOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "wrap policy"
+
+    def subjects(self, facts: Facts) -> Iterator[_Policy]:
         model = facts.require(Section.MODEL)
-        wanted = self.options.classes or _declared(model)
+        if self.options.classes:
+            yield _Policy("the option", self.options.classes, False, "option")
+            return
+        for item in outermost(model.declarations):
+            if item.no_split_modules:
+                own_class = model.qualified_type if not item.fqn else item.qualified_type
+                shipped = own_class.startswith(_LIBRARY)
+                yield _Policy(own_class, item.no_split_modules, shipped, "class")
+
+    def judge(self, subject: _Policy, facts: Facts) -> Iterator[Finding]:
+        wanted, model = subject.classes, facts.require(Section.MODEL)
         present = {module.qualified_type.rpartition(".")[2] for module in model.modules}
-        if not wanted or not present.isdisjoint(wanted):
+        if not present.isdisjoint(wanted):
             return
         landed = facts.sharding is not None and _all_in_root(facts.sharding)
-        shipped = not self.options.classes and model.qualified_type.startswith(_LIBRARY)
-        if shipped and not landed:
+        if subject.shipped and not landed:
             return  # parts of a library's models inherit what the whole declares
         near = [name for wanted_name in wanted for name in closest(wanted_name, present, 1)]
         more = f"; the model has {', '.join(dict.fromkeys(near))}" if near else ""
         yield self.finding(
             subject=", ".join(wanted),
             kind=SubjectKind.CONFIG,
-            severity=Severity.ERROR if landed and not shipped else None,
+            severity=Severity.ERROR if landed and not subject.shipped else None,
             message=f"expected modules of the class {' or '.join(wanted)}, found none{more}"
             + ("; every parameter landed in the root unit" if landed else ""),
-            evidence={"classes": wanted, "nearest": near, "from": "option" if self.options.classes else "class"},
+            evidence={"classes": wanted, "nearest": near, "from": subject.source},
         )
 
 
-def _declared(model: ModelFacts) -> tuple[str, ...]:
-    root = next((declaration for declaration in model.declarations if not declaration.fqn), None)
-    return root.no_split_modules if root is not None else ()
+@frozen
+class _Policy:
+    """Classes that are to be wrapped: who says so, and whether that is a class of Transformers."""
+
+    name: str
+    classes: tuple[str, ...]
+    shipped: bool
+    source: str
 
 
 def _all_in_root(sharding: ShardingFacts) -> bool:

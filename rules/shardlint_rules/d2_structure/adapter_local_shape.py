@@ -36,7 +36,10 @@ class AdapterLocalShape(Rule):
     needs = (Section.MODEL,)
     related_config = ("peft", "target_modules")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "adapter factor"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[TensorFacts, TensorFacts, str]]:
+        """Every low-rank factor whose base weight is known, with that weight and its side."""
         model = facts.require(Section.MODEL)
         tensors = model.tensor_by_name()
         for tensor in model.parameters:
@@ -45,9 +48,10 @@ class AdapterLocalShape(Rule):
                 continue
             base = tensors.get(f"{match['base']}.base_layer.weight") or tensors.get(f"{match['base']}.weight")
             if base is not None and len(base.shape) == 2:
-                yield from self.compare(tensor, base, match["side"])
+                yield tensor, base, match["side"]
 
-    def compare(self, adapter: TensorFacts, base: TensorFacts, side: str) -> Iterator[Finding]:
+    def judge(self, subject: tuple[TensorFacts, TensorFacts, str], facts: Facts) -> Iterator[Finding]:
+        adapter, base, side = subject
         dim = 1 if side == "A" else 0
         whole, part = base.shape[dim], (base.local_shape or base.shape)[dim]
         if adapter.shape[dim] == part != whole:

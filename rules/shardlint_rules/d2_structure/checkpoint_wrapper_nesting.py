@@ -8,7 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import WrapperFacts
-from shardlint.names import ROOT, collapse, pattern_of
+from shardlint.names import ROOT, below, collapse, pattern_of
 
 _CHECKPOINT = "activation-checkpoint"
 
@@ -44,53 +44,55 @@ class CheckpointWrapperNesting(Rule):
     related_config = ("gradient_checkpointing", "activation_checkpoint")
     options_type = NestingOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        wrappers = model.wrappers
+    noun = "checkpoint wrapper"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[WrapperFacts, list[str], list[str]]]:
+        """Every checkpoint wrapper, its family below blocks (with its first alone), the units that it encloses."""
+        wrappers = facts.require(Section.MODEL).wrappers
         checkpoints = [wrapper for wrapper in wrappers if wrapper.kind == _CHECKPOINT]
-        if not self.options.selective:
-            yield from self.below_blocks(checkpoints)
-        yield from self.around_units(wrappers)
-
-    def below_blocks(self, checkpoints: Sequence[WrapperFacts]) -> Iterator[Finding]:
-        levels = {
-            checkpoint.fqn
-            for checkpoint in checkpoints
-            if checkpoint.fqn.rpartition(".")[2].isdigit() or not checkpoint.fqn
-        }
-        families: dict[str, list[str]] = {}
-        for checkpoint in checkpoints:
-            block = _block_of(checkpoint.fqn)
-            if block is not None and not _covered(checkpoint.fqn, levels):
-                families.setdefault(pattern_of(checkpoint.fqn), []).append(checkpoint.fqn)
-        for names in families.values():
-            if len(names) > 1:
-                yield self.finding(
-                    subject=collapse(names),
-                    kind=SubjectKind.MODULE,
-                    message=(
-                        f"{len(names)} checkpoint wrappers below the repeated block, none around {_block_of(names[0])}"
-                    ),
-                    evidence={"wrappers": tuple(names)},
-                )
-
-    def around_units(self, wrappers: Sequence[WrapperFacts]) -> Iterator[Finding]:
+        families = {} if self.options.selective else _families(checkpoints)
         for index, outer in enumerate(wrappers):
-            if outer.kind != _CHECKPOINT:
-                continue
-            inside = [
-                wrapper.fqn
-                for wrapper in wrappers[index + 1 :]
-                if wrapper.kind == "fsdp1" and _within(wrapper.fqn, outer.fqn)
-            ]
-            if inside:
-                yield self.finding(
-                    subject=outer.fqn or ROOT,
-                    kind=SubjectKind.MODULE,
-                    message=f"the checkpoint wrapper encloses the FSDP1 unit {inside[0] or '<root>'}",
-                    evidence={"units": tuple(inside)},
-                    key="encloses",
-                )
+            if outer.kind == _CHECKPOINT:
+                inside = [
+                    wrapper.fqn
+                    for wrapper in wrappers[index + 1 :]
+                    if wrapper.kind == "fsdp1" and below(wrapper.fqn, outer.fqn)
+                ]
+                yield outer, families.get(outer.fqn, []), inside
+
+    def judge(self, subject: tuple[WrapperFacts, list[str], list[str]], facts: Facts) -> Iterator[Finding]:
+        outer, family, inside = subject
+        if len(family) > 1:
+            yield self.finding(
+                subject=collapse(family),
+                kind=SubjectKind.MODULE,
+                message=f"{len(family)} checkpoint wrappers below the repeated block, none around "
+                f"{_block_of(family[0])}",
+                evidence={"wrappers": tuple(family)},
+            )
+        if inside:
+            yield self.finding(
+                subject=outer.fqn or ROOT,
+                kind=SubjectKind.MODULE,
+                message=f"the checkpoint wrapper encloses the FSDP1 unit {inside[0] or '<root>'}",
+                evidence={"units": tuple(inside)},
+                key="encloses",
+            )
+
+
+def _families(checkpoints: Sequence[WrapperFacts]) -> dict[str, list[str]]:
+    """The wrappers below repeated blocks that no wrapper at the level of a block covers, by the first of each."""
+    levels = {
+        checkpoint.fqn
+        for checkpoint in checkpoints
+        if checkpoint.fqn.rpartition(".")[2].isdigit() or not checkpoint.fqn
+    }
+    families: dict[str, list[str]] = {}
+    for checkpoint in checkpoints:
+        block = _block_of(checkpoint.fqn)
+        if block is not None and not _covered(checkpoint.fqn, levels):
+            families.setdefault(pattern_of(checkpoint.fqn), []).append(checkpoint.fqn)
+    return {names[0]: names for names in families.values()}
 
 
 def _block_of(fqn: str) -> str | None:
@@ -101,8 +103,4 @@ def _block_of(fqn: str) -> str | None:
 
 
 def _covered(fqn: str, levels: set[str]) -> bool:
-    return any(_within(fqn, level) for level in levels)
-
-
-def _within(name: str, outer: str) -> bool:
-    return not outer or name == outer or name.startswith(f"{outer}.")
+    return any(below(fqn, level) for level in levels)

@@ -30,22 +30,40 @@ class DataContractMismatch(Rule):
     needs = (Section.CONTRACT, Section.DATA)
     related_config = ("contract.data",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
-        declared, data = contract.data, facts.require(Section.DATA)
+    noun = "declaration"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[str, str]]:
+        """What the contract says of the batches: each a kind of declaration and the name of what it is about."""
+        declared = facts.require(Section.CONTRACT).data
         if declared is None:
-            raise NotEvaluated("the contract declares no data semantics")
-        for name in declared.runtime_fields:
-            if name not in data.runtime_fields:
-                yield self._mismatch(name, "provided at run time", "not among the pipeline's runtime fields")
-        if declared.processor_revision_required and not data.processor_revision:
-            yield self._mismatch("processor_revision", "pinned", "not given")
-        if declared.labels_shifted is None:
             return
-        if data.labels_shifted is None:
+        yield from (("runtime field", name) for name in declared.runtime_fields)
+        if declared.processor_revision_required:
+            yield "processor", "processor_revision"
+        if declared.labels_shifted is not None:
+            yield "labels", "labels"
+
+    def judge(self, subject: tuple[str, str], facts: Facts) -> Iterator[Finding]:
+        kind, name = subject
+        data = facts.require(Section.DATA)
+        if kind == "labels":
+            yield from self._labels(facts)
+        elif kind == "processor":
+            if not data.processor_revision:
+                yield self._mismatch(name, "pinned", "not given")
+        elif name not in data.runtime_fields:
+            yield self._mismatch(name, "provided at run time", "not among the pipeline's runtime fields")
+
+    def subject_name(self, subject: tuple[str, str]) -> str:
+        return subject[1]
+
+    def _labels(self, facts: Facts) -> Iterator[Finding]:
+        semantics, shifted = facts.require(Section.CONTRACT).data, facts.require(Section.DATA).labels_shifted
+        declared = semantics.labels_shifted if semantics is not None else None
+        if shifted is None:
             raise NotEvaluated("the data pipeline does not say whether it shifts the labels")
-        if declared.labels_shifted != data.labels_shifted:
-            yield self._mismatch("labels", _shift(declared.labels_shifted), _shift(data.labels_shifted))
+        if declared is not None and declared != shifted:
+            yield self._mismatch("labels", _shift(declared), _shift(shifted))
 
     def _mismatch(self, subject: str, expected: str, found: str) -> Finding:
         return self.finding(

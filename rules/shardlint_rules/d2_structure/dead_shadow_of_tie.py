@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import TensorFacts
 from shardlint.names import owner_of
-from shardlint_rules._shadows import dead_shadows
+from shardlint_rules._shadows import shadow_candidates, without_source
 
 
 class DeadShadowOfTie(Rule):
@@ -32,15 +33,25 @@ class DeadShadowOfTie(Rule):
     severity = Severity.WARNING
     needs = (Section.MODEL,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        shadows = dead_shadows(facts)
-        for tensor in shadows.found:
-            yield self.finding(
-                subject=tensor.fqn,
-                message=f"trainable, of the shape {list(tensor.shape)} of a tied pair, without second name or source",
-                evidence={"shape": tensor.shape},
-                owner=owner_of(tensor.fqn),
-            )
-        if shadows.undecided:
-            names = ", ".join(tensor.fqn for tensor in shadows.undecided)
+    noun = "tied tensor"
+
+    def subjects(self, facts: Facts) -> Iterable[tuple[TensorFacts, list[TensorFacts]]]:
+        return shadow_candidates(facts)
+
+    def judge(self, subject: tuple[TensorFacts, list[TensorFacts]], facts: Facts) -> Iterator[Finding]:
+        _, candidates = subject
+        if not candidates:
+            return
+        missing = without_source(facts)
+        if missing is None:
+            names = ", ".join(tensor.fqn for tensor in candidates)
             raise NotEvaluated(f"neither a load report nor a checkpoint says whether there is a source for {names}")
+        for tensor in candidates:
+            if tensor.fqn in missing:
+                yield self.finding(
+                    subject=tensor.fqn,
+                    message=f"trainable, of the shape {list(tensor.shape)} of a tied pair, "
+                    "without second name or source",
+                    evidence={"shape": tensor.shape},
+                    owner=owner_of(tensor.fqn),
+                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 
@@ -29,17 +29,21 @@ class ForwardFieldCollision(Rule):
     needs = (Section.DATA,)
     related_config = ("contract.data",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        data = facts.require(Section.DATA)
+    noun = "forward field"
+
+    def subjects(self, facts: Facts) -> Iterable[tuple[str, list[str]]]:
         claims: dict[str, list[str]] = {}
-        for stage in data.stages:
+        for stage in facts.require(Section.DATA).stages:
             for name in dict.fromkeys(stage.fields):
                 claims.setdefault(name, []).append(stage.name)
-        for name, stages in claims.items():
-            if len(stages) > 1:
-                yield self.finding(
-                    subject=name,
-                    kind=SubjectKind.FIELD,
-                    message=f"expected one stage to claim the forward field {name!r}, found {', '.join(stages)}",
-                    evidence={"stages": stages},
-                )
+        return claims.items()
+
+    def judge(self, subject: tuple[str, list[str]], facts: Facts) -> Iterator[Finding]:
+        name, stages = subject
+        if len(stages) > 1:
+            yield self.finding(
+                subject=name,
+                kind=SubjectKind.FIELD,
+                message=f"expected one stage to claim the forward field {name!r}, found {', '.join(stages)}",
+                evidence={"stages": stages},
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import BuildFacts
 
 
 class ModelBuildFailed(Rule):
@@ -28,13 +29,20 @@ class ModelBuildFailed(Rule):
     needs = (Section.BUILD,)
     blocks = ("ALL",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        build = facts.require(Section.BUILD)
-        if build.failed:
-            where = f" at {build.frame}" if build.frame else ""
+    noun = "builder"
+
+    def subjects(self, facts: Facts) -> Iterator[BuildFacts]:
+        yield facts.require(Section.BUILD)
+
+    def judge(self, subject: BuildFacts, facts: Facts) -> Iterator[Finding]:
+        if subject.failed:
+            where = f" at {subject.frame}" if subject.frame else ""
             yield self.finding(
-                subject=build.builder,
+                subject=subject.builder,
                 kind=SubjectKind.MODEL,
-                message=f"{build.builder} raised {build.error_type}: {build.error}{where}",
-                evidence={"error_type": build.error_type, "error": build.error, "frame": build.frame},
+                message=f"{subject.builder} raised {subject.error_type}: {subject.error}{where}",
+                evidence={"error_type": subject.error_type, "error": subject.error, "frame": subject.frame},
             )
+
+    def subject_name(self, subject: BuildFacts) -> str:
+        return subject.builder

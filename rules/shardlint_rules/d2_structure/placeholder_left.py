@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ModuleFacts
 from shardlint.names import ROOT
 
 
@@ -32,13 +33,18 @@ class PlaceholderLeft(Rule):
     needs = (Section.MODEL,)
     related_config = ("contract.placeholders",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        for module in model.modules:
-            if module.placeholder:
-                yield self.finding(
-                    subject=module.fqn or ROOT,
-                    kind=SubjectKind.MODULE,
-                    message=f"{module.qualified_type} is a placeholder: {module.placeholder}",
-                    evidence={"type": module.qualified_type, "aliases": module.aliases},
-                )
+    noun = "module"
+
+    def subjects(self, facts: Facts) -> Iterable[ModuleFacts]:
+        return facts.require(Section.MODEL).modules
+
+    def judge(self, subject: ModuleFacts, facts: Facts) -> Iterable[Finding]:
+        return self.left(subject) if subject.placeholder else ()
+
+    def left(self, module: ModuleFacts) -> Iterator[Finding]:
+        yield self.finding(
+            subject=module.fqn or ROOT,
+            kind=SubjectKind.MODULE,
+            message=f"{module.qualified_type} is a placeholder: {module.placeholder}",
+            evidence={"type": module.qualified_type, "aliases": module.aliases},
+        )

@@ -32,7 +32,10 @@ class SharedModuleTwoPaths(Rule):
     needs = (Section.MODEL, Section.SHARDING)
     related_config = ("fsdp_wrap_modules", "fsdp_plan")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "shared module"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[ModuleFacts, dict[str, str]]]:
+        """Every shared module with parameters, and the unit that is its home under each name."""
         model = facts.require(Section.MODEL)
         sharding = facts.require(Section.SHARDING)
         shared = [module for module in model.modules if len(module.aliases) > 1]
@@ -40,21 +43,26 @@ class SharedModuleTwoPaths(Rule):
         holders = _with_parameters(model) if units else set()
         told: list[str] = []
         for module in shared:
-            if module.fqn not in holders or module.fqn in units or _below(module, told):
+            if module.fqn not in holders or _below(module, told):
                 continue
-            homes = {alias: _home(alias, units) for alias in module.aliases}
+            homes = {alias: units.get(alias) or _home(alias, units) for alias in module.aliases}
             if len(set(homes.values())) > 1:
                 told.extend(module.aliases)
-                yield self.finding(
-                    subject=module.fqn,
-                    kind=SubjectKind.MODULE,
-                    owner=homes[module.fqn],
-                    message=(
-                        f"one {module.qualified_type.rpartition('.')[2]} is reached through the units "
-                        f"{', '.join(sorted(set(homes.values())))} and is not a unit of its own"
-                    ),
-                    evidence={"paths": homes},
-                )
+            yield module, homes
+
+    def judge(self, subject: tuple[ModuleFacts, dict[str, str]], facts: Facts) -> Iterator[Finding]:
+        module, homes = subject
+        if len(set(homes.values())) > 1:
+            yield self.finding(
+                subject=module.fqn,
+                kind=SubjectKind.MODULE,
+                owner=homes[module.fqn],
+                message=(
+                    f"one {module.qualified_type.rpartition('.')[2]} is reached through the units "
+                    f"{', '.join(sorted(set(homes.values())))} and is not a unit of its own"
+                ),
+                evidence={"paths": homes},
+            )
 
 
 def _unit_modules(sharding: ShardingFacts, model: ModelFacts) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import DerivedBuffer, TensorValues
 from shardlint.names import owner_of
 
@@ -15,12 +16,16 @@ class DerivedBufferWrong(Rule):
 
     ## What it does
     Compares every buffer that no checkpoint stores with what was computed again while the facts were collected: by the
-    module's own recipe, by the initialiser of its Transformers model, or by the constructor of a rotary embedding.
-    Buffers for which the contract declares a recipe (`recipes`) are compared with that, whether stored or not; one that
-    the recipe could not compute is not evaluated.
-    Another value than the computed one is an error; one that is equal but for the rounding of a narrower dtype is a
-    warning. Frequencies that dynamic scaling or longrope put in place are right too. A rotary buffer without a recipe
-    that is zero, constant or not finite is an error as well.
+    module's own recipe, by the initialiser of its Transformers model, or by its module's constructor, called once more
+    with the arguments that the module keeps under their names.
+    Buffers for which the contract declares a recipe (`recipes`) are compared with that, whether stored or not.
+    Another value than the computed one is an error; frequencies that are equal but for the rounding of a narrower dtype
+    are a warning. Frequencies that dynamic scaling or longrope put in place are right too, and so is whatever became of
+    a buffer that begins as a constant: a counter, a cache.
+    A buffer that nothing computes again is not evaluated, and so is one that differs from what its constructor gives
+    when nobody knows all of the arguments; where it is constant, not finite or absurdly large all the same, or where
+    the frequencies of a rotary embedding do not fall, that is an error. Buffers that the contract calls lazy
+    (`lazy_buffers`) are left out.
 
     ## Why it is unsafe
     `to_empty` leaves whatever the memory held in such a buffer, loading does not touch it, and `init_weights()` passes
@@ -37,27 +42,28 @@ class DerivedBufferWrong(Rule):
     phase = Phase.D4
     severity = Severity.ERROR
     needs = (Section.VALUES,)
-    related_config = ("contract.recipes",)
+    related_config = ("contract.recipes", "contract.lazy-buffers")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "buffer"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[DerivedBuffer, TensorValues | None]]:
         values = facts.require(Section.VALUES)
-        statistics = values.by_name()
-        unknown = []
+        statistics = values.by_name() if values.derived else {}
+        lazy = facts.contract.lazy_buffers if facts.contract else ()
+        names = facts.model.tensor_by_name() if lazy and facts.model is not None else {}
         for buffer in values.derived:
-            if buffer.status in ("wrong", "low-precision"):
-                yield self.different(buffer, statistics.get(buffer.fqn))
-            elif buffer.status == "unknown" and (buffer.declared or buffer.fqn.endswith("inv_freq")):
-                seen = statistics.get(buffer.fqn)
-                if (
-                    not buffer.declared
-                    and seen is not None
-                    and ((seen.constant and seen.elements > 1) or seen.zero or not seen.finite)
-                ):
-                    yield self.garbage(buffer, seen)
-                else:
-                    unknown.append(f"{buffer.fqn} ({buffer.detail})")
-        if unknown:
-            raise NotEvaluated(f"nothing computes again: {'; '.join(unknown)}")
+            aliases = names[buffer.fqn].aliases if buffer.fqn in names else (buffer.fqn,)
+            if not first_match(lazy, aliases):
+                yield buffer, statistics.get(buffer.fqn)
+
+    def judge(self, subject: tuple[DerivedBuffer, TensorValues | None], facts: Facts) -> Iterator[Finding]:
+        buffer, seen = subject
+        if buffer.status in ("wrong", "low-precision"):
+            yield self.different(buffer, seen)
+        elif buffer.status == "unknown":
+            if buffer.falls is not False:
+                raise NotEvaluated(buffer.detail)
+            yield self.garbage(buffer, seen)
 
     def different(self, buffer: DerivedBuffer, seen: TensorValues | None) -> Finding:
         rounded = buffer.status == "low-precision"
@@ -72,14 +78,21 @@ class DerivedBufferWrong(Rule):
             owner=owner_of(buffer.fqn),
         )
 
-    def garbage(self, buffer: DerivedBuffer, seen: TensorValues) -> Finding:
-        what = "only zeros" if seen.zero else "one value everywhere" if seen.constant else "values that are not finite"
+    def garbage(self, buffer: DerivedBuffer, seen: TensorValues | None) -> Finding:
         return self.finding(
             subject=buffer.fqn,
-            message=f"expected falling frequencies, found {what}",
+            message=f"expected falling frequencies, found {_what(seen)}",
             evidence={"detail": buffer.detail, **_shown(seen)},
             owner=owner_of(buffer.fqn),
         )
+
+
+def _what(seen: TensorValues | None) -> str:
+    if seen is None:
+        return "numbers that do not fall"
+    if not seen.finite:
+        return "values that are not finite"
+    return "only zeros" if seen.zero else "one value everywhere" if seen.constant else "numbers that do not fall"
 
 
 def _shown(seen: TensorValues | None) -> dict[str, object]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.contract_globs import first_match
+from shardlint.facts import TensorFacts
 from shardlint.names import owner_of
 
 
@@ -31,22 +32,27 @@ class MetaTensorLeft(Rule):
     phase = Phase.D4
     severity = Severity.ERROR
     needs = (Section.MODEL,)
+    noun = "tensor"
     blocks = ("V0",)
     related_config = ("contract.lazy-buffers",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
+    def subjects(self, facts: Facts) -> tuple[TensorFacts, ...]:
+        return facts.require(Section.MODEL).tensors
+
+    def judge(self, tensor: TensorFacts, facts: Facts) -> Iterable[Finding]:
+        if not tensor.is_meta:
+            return ()
         lazy = facts.contract.lazy_buffers if facts.contract else ()
-        for tensor in model.tensors:
-            if not tensor.is_meta:
-                continue
-            if not tensor.is_parameter and first_match(lazy, tensor.aliases):
-                continue
-            names = sorted(tensor.aliases)
-            aliases = {"aliases": names} if len(names) > 1 else {}
-            yield self.finding(
-                subject=tensor.fqn,
-                message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
-                evidence={**aliases, "shape": tensor.shape, "dtype": tensor.dtype},
-                owner=owner_of(tensor.fqn),
-            )
+        if not tensor.is_parameter and first_match(lazy, tensor.aliases):
+            return ()
+        return (self.left(tensor),)
+
+    def left(self, tensor: TensorFacts) -> Finding:
+        names = sorted(tensor.aliases)
+        aliases = {"aliases": names} if len(names) > 1 else {}
+        return self.finding(
+            subject=tensor.fqn,
+            message=f"expected the {tensor.kind} {' = '.join(names)} to have storage, found a meta tensor",
+            evidence={**aliases, "shape": tensor.shape, "dtype": tensor.dtype},
+            owner=owner_of(tensor.fqn),
+        )

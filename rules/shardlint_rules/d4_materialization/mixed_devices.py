@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import TensorFacts
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind, Unknown
+from shardlint.facts import TensorFacts, known
 from shardlint.names import counted, natural_key
 
 
@@ -31,24 +31,31 @@ class MixedDevices(Rule):
     phase = Phase.D4
     severity = Severity.WARNING
     needs = (Section.MODEL,)
+    noun = "type of device"
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    def subjects(self, facts: Facts) -> Iterator[tuple[str, str, list[TensorFacts]] | Unknown]:
+        """Every type of device with the one that most of the state is on, and its tensors."""
         model = facts.require(Section.MODEL)
         by_type: dict[str, list[TensorFacts]] = {}
         for tensor in model.tensors:
-            if not tensor.is_meta and tensor.shape and tensor.device:
+            if tensor.unreadable is not None:
+                yield Unknown(f"{tensor.fqn}: {tensor.unreadable}")
+            elif not tensor.is_meta and tensor.shape and tensor.device:
                 by_type.setdefault(tensor.device.partition(":")[0], []).append(tensor)
-        if len(by_type) < 2 or model.offload:
-            return
-        main = max(by_type, key=lambda kind: sum(tensor.numel for tensor in by_type[kind]))
+        main = max(by_type, key=lambda kind: sum(tensor.numel for tensor in by_type[kind]), default="")
         for kind, tensors in sorted(by_type.items()):
-            if kind != main:
-                names = sorted((tensor.fqn for tensor in tensors), key=natural_key)
-                found = counted(len(names), "tensor")
-                yield self.finding(
-                    subject=names[0],
-                    kind=SubjectKind.TENSOR,
-                    message=f"expected all state on {main}, found {found} on {kind}, such as {names[0]}",
-                    evidence={"device": kind, "expected": main, "tensors": names[:100], "count": len(names)},
-                    key=kind,
-                )
+            yield kind, main, tensors
+
+    def judge(self, subject: tuple[str, str, list[TensorFacts]] | Unknown, facts: Facts) -> Iterator[Finding]:
+        kind, main, tensors = known(subject)
+        if kind == main or facts.require(Section.MODEL).offload:
+            return
+        names = sorted((tensor.fqn for tensor in tensors), key=natural_key)
+        found = counted(len(names), "tensor")
+        yield self.finding(
+            subject=names[0],
+            kind=SubjectKind.TENSOR,
+            message=f"expected all state on {main}, found {found} on {kind}, such as {names[0]}",
+            evidence={"device": kind, "expected": main, "tensors": names[:100], "count": len(names)},
+            key=kind,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.facts import PrecisionCritical
@@ -16,10 +16,11 @@ class PrecisionCriticalNarrowed(Rule):
     A tensor that needs 32 bits is held in fewer than its source has.
 
     ## What it does
-    Looks at tensors that their class keeps in float32, and at those that are known to need it: correction bias of
-    a router, `A_log` and `D` of a state-space model. Reports one that is float16 or bfloat16 where the checkpoint has
-    more, or where the class insists on float32 and no checkpoint says otherwise, and says how many of the source's
-    distinct values became equal. A tensor that the checkpoint itself stores that narrow is left alone.
+    Looks at tensors that their class keeps in float32 (`_keep_in_fp32_modules_strict` whatever dtype is asked for,
+    `_keep_in_fp32_modules` when it is float16), and at those that are known to need it: correction bias of a router,
+    `A_log` and `D` of a state-space model. Reports one that is float16 or bfloat16 where the checkpoint has more, or
+    where the class insists on float32 and no checkpoint says otherwise, and says how many of the source's distinct
+    values became equal. A tensor that the checkpoint itself stores that narrow is left alone.
 
     ## Why it is unsafe
     These tensors decide by small differences: a correction bias in bfloat16 steers tokens by steps that are larger than
@@ -35,20 +36,19 @@ class PrecisionCriticalNarrowed(Rule):
     phase = Phase.D4
     severity = Severity.WARNING
     needs = (Section.VALUES,)
+    noun = "tensor"
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        values = facts.require(Section.VALUES)
-        unknown = []
-        for tensor in values.critical:
-            if tensor.source_dtype is not None:
-                if _BITS[tensor.source_dtype] > _BITS[tensor.dtype]:
-                    yield self.narrowed(tensor)
-            elif tensor.strict or (tensor.declared and tensor.dtype == "float16"):
-                yield self.narrowed(tensor)
-            elif not tensor.declared:
-                unknown.append(tensor.fqn)
-        if unknown:
-            raise NotEvaluated(f"no checkpoint says how wide the source of {', '.join(unknown)} is")
+    def subjects(self, facts: Facts) -> tuple[PrecisionCritical, ...]:
+        return facts.require(Section.VALUES).critical
+
+    def judge(self, tensor: PrecisionCritical, facts: Facts) -> Iterable[Finding]:
+        if tensor.declared and not tensor.strict and tensor.dtype != "float16":
+            return ()  # the library keeps it in float32 for float16 alone
+        if tensor.source_dtype is None and not tensor.declared:
+            raise NotEvaluated("no checkpoint says how wide its source is")
+        if tensor.source_dtype is not None and _BITS[tensor.source_dtype] <= _BITS[tensor.dtype]:
+            return ()
+        return (self.narrowed(tensor),)
 
     def narrowed(self, tensor: PrecisionCritical) -> Finding:
         source = f"{tensor.source_dtype} in the checkpoint" if tensor.source_dtype else "float32"

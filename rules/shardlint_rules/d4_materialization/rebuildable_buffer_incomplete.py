@@ -31,17 +31,19 @@ class RebuildableBufferIncomplete(Rule):
     phase = Phase.D4
     severity = Severity.ERROR
     needs = (Section.MODEL,)
+    noun = "derived buffer"
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        for rebuildable_buffer in model.rebuildable_buffers:
-            if reasons := _reasons(rebuildable_buffer):
-                yield self.finding(
-                    subject=rebuildable_buffer.fqn,
-                    message=f"the derived buffer {rebuildable_buffer.fqn} {' and '.join(reasons)}",
-                    evidence={"reasons": reasons},
-                    owner=owner_of(rebuildable_buffer.fqn),
-                )
+    def subjects(self, facts: Facts) -> tuple[RebuildableBufferFacts, ...]:
+        return facts.require(Section.MODEL).rebuildable_buffers
+
+    def judge(self, buffer: RebuildableBufferFacts, facts: Facts) -> Iterator[Finding]:
+        if reasons := _reasons(buffer):
+            yield self.finding(
+                subject=buffer.fqn,
+                message=f"the derived buffer {buffer.fqn} {' and '.join(reasons)}",
+                evidence={"reasons": reasons},
+                owner=owner_of(buffer.fqn),
+            )
 
 
 def _reasons(buffer: RebuildableBufferFacts) -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.keys import KeyResolver
-from shardlint.analysis.ties import wanted_pairs
+from shardlint.analysis.ties import declared_ties, wanted_pairs
 from shardlint.facts import ModelFacts, TensorFacts
 from shardlint.names import owner_of
 
@@ -35,31 +38,40 @@ class TieNotReal(Rule):
     severity = Severity.ERROR
     needs = (Section.MODEL,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "tie"
+
+    def subjects(self, facts: Facts) -> Iterator[_Tie]:
         model = facts.require(Section.MODEL)
-        pairs = wanted_pairs(model)
-        if not pairs:
+        pairs, stored = wanted_pairs(model, facts.contract), _Stored(facts)
+        names = model.tensor_by_name() if pairs else {}
+        for target, source in pairs.items():
+            yield _Tie(f"{target} = {source}", target, source, names[target], names[source], stored)
+        yield from self.undecided(model, pairs, stored)
+
+    def undecided(self, model: ModelFacts, pairs: Mapping[str, str], stored: _Stored) -> Iterator[_Tie]:
+        """Declared pairs of which no configuration says whether they are to be tied, and no record of the library."""
+        if any(declaration.active_ties is not None for declaration in model.declarations):
             return
         names = model.tensor_by_name()
-        records = facts.sharding.parameters if facts.sharding is not None else ()
-        identities = {record.fqn: record.identity for record in records if not record.replaced}
-        unreadable = []
-        apart = [(target, source) for target, source in pairs.items() if names[target] is not names[source]]
-        stored = _stored_names(facts, model) if apart else set()
-        for target, source in apart:
-            left, right = names[target], names[source]
-            if target in identities and identities[target] == identities.get(source):
-                continue  # one sharded tensor, of which each unit has a full copy within a step
-            if left.storage is not None and left.storage == right.storage:
-                continue
-            if _is_stored(target, stored) and _is_stored(source, stored):
-                continue
-            if left.storage is None or right.storage is None:
-                unreadable.append(f"{target} = {source}")
-                continue
-            yield self._finding(target, source, left, right)
-        if unreadable:
-            raise NotEvaluated(f"no storage can be compared (meta or wrapped tensors) of {', '.join(unreadable)}")
+        for tie in declared_ties(model):
+            for target, source in tie.pairs if tie.wanted is None else ():
+                if target not in pairs:
+                    left, right = names[target], names[source]
+                    yield _Tie(f"{target} = {source}", target, source, left, right, stored, wanted=False)
+
+    def judge(self, tie: _Tie, facts: Facts) -> Iterable[Finding]:
+        left, right = tie.left, tie.right
+        if left is right or (left.storage is not None and left.storage == right.storage):
+            return ()
+        if _one_parameter(facts, tie):
+            return ()  # one sharded tensor, of which each unit has a full copy within a step
+        if not tie.wanted:
+            raise NotEvaluated("no configuration says whether it is wanted")
+        if tie.stored.holds(tie.target) and tie.stored.holds(tie.source):
+            return ()
+        if left.storage is None or right.storage is None:
+            raise NotEvaluated("no storage can be compared (meta or wrapped tensors)")
+        return (self._finding(tie.target, tie.source, left, right),)
 
     def _finding(self, target: str, source: str, left: TensorFacts, right: TensorFacts) -> Finding:
         return self.finding(
@@ -70,17 +82,43 @@ class TieNotReal(Rule):
         )
 
 
-def _stored_names(facts: Facts, model: ModelFacts) -> set[str]:
+@frozen
+class _Tie:
+    """A declared pair; `wanted` is False when nothing says whether it is to be tied."""
+
+    name: str
+    target: str
+    source: str
+    left: TensorFacts
+    right: TensorFacts
+    stored: _Stored
+    wanted: bool = True
+
+
+class _Stored:
     """The live names that the checkpoint holds, with the last two segments of keys that no live name answers to."""
-    if facts.checkpoint is None:
-        return set()
-    resolver = KeyResolver(model)
-    return {resolver.live_name(entry.key) or _ending(entry.key) for entry in facts.checkpoint.entries}
 
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
 
-def _is_stored(name: str, stored: set[str]) -> bool:
-    return name in stored or _ending(name) in stored
+    @cached_property
+    def names(self) -> set[str]:
+        checkpoint, model = self.facts.checkpoint, self.facts.model
+        if checkpoint is None or model is None:
+            return set()
+        resolver = KeyResolver(model)
+        return {resolver.live_name(entry.key) or _ending(entry.key) for entry in checkpoint.entries}
+
+    def holds(self, name: str) -> bool:
+        return name in self.names or _ending(name) in self.names
 
 
 def _ending(name: str) -> str:
     return "..." + ".".join(name.split(".")[-2:])
+
+
+def _one_parameter(facts: Facts, tie: _Tie) -> bool:
+    """Whether units manage one sharded tensor under both names."""
+    records = facts.sharding.parameters if facts.sharding is not None else ()
+    ends = {record.fqn: record.identity for record in records if record.fqn in (tie.target, tie.source)}
+    return len(ends) == 2 and len(set(ends.values())) == 1

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.wrapper_names import PEFT_PREFIXES, adapted_module
 from shardlint.facts import CheckpointFacts, ModelFacts
 from shardlint.names import closest, counted
 from shardlint_rules._files import READ_FILES
+
+
+@frozen
+class _Change:
+    """
+    A module that the adapter changes, by these keys.
+
+    `modules` are those of the model, `lost` all that it does not have; `prefix` what to remove and to add so that it
+    has them all, None when nothing does.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    modules: set[str]
+    lost: tuple[str, ...]
+    prefix: tuple[str, str] | None
 
 
 class AdapterCoverage(Rule):
@@ -34,35 +52,44 @@ class AdapterCoverage(Rule):
     needs = (Section.CHECKPOINT, Section.MODEL)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.require(Section.CHECKPOINT)
-        model = facts.require(Section.MODEL)
-        modules = _module_names(model)
-        changed = _changed_modules(checkpoint)
-        lost = {name: keys for name, keys in changed.items() if name not in modules}
-        if not lost:
+    noun = "module"
+
+    def subjects(self, facts: Facts) -> Iterator[_Change]:
+        changed = _changed_modules(facts.require(Section.CHECKPOINT))
+        modules = _module_names(facts.require(Section.MODEL)) if changed else set()
+        lost = tuple(name for name in changed if name not in modules)
+        prefix = _other_prefix(lost, modules) if lost and len(lost) == len(changed) else None
+        for name, keys in changed.items():
+            yield _Change(name, tuple(keys), modules, lost, prefix)
+
+    def judge(self, subject: _Change, facts: Facts) -> Iterator[Finding]:
+        if subject.name in subject.modules:
             return
-        prefix = _other_prefix(tuple(lost), modules) if len(lost) == len(changed) else None
-        if prefix is not None:
-            removed, added = prefix
-            many = counted(len(lost), "module is", "modules are")
-            yield self.finding(
-                subject=removed or added,
-                kind=SubjectKind.PATTERN,
-                message=f"the adapter's {many} not in the model; all would be with "
-                f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
-                evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
-            )
-            return
-        for name, keys in lost.items():
-            near = closest(name, modules, 1)
-            yield self.finding(
-                subject=keys[0],
-                kind=SubjectKind.KEY,
-                message=f"{keys[0]} changes the module {name}, which the model does not have"
-                + (f"; the nearest is {near[0]}" if near else ""),
-                evidence={"module": name, "keys": keys, "nearest": near},
-            )
+        if subject.prefix is None:
+            yield self._lost(subject)
+        elif subject.name == subject.lost[0]:
+            yield self._renamed(subject.lost, *subject.prefix)
+
+    def _renamed(self, lost: tuple[str, ...], removed: str, added: str) -> Finding:
+        """One finding in place of one for each module."""
+        many = counted(len(lost), "module is", "modules are")
+        return self.finding(
+            subject=removed or added,
+            kind=SubjectKind.PATTERN,
+            message=f"the adapter's {many} not in the model; all would be with "
+            f"{added or 'no prefix'} in place of {removed or 'no prefix'}",
+            evidence={"removed": removed, "added": added, "modules": sorted(lost)[:50]},
+        )
+
+    def _lost(self, change: _Change) -> Finding:
+        near = closest(change.name, change.modules, 1)
+        return self.finding(
+            subject=change.keys[0],
+            kind=SubjectKind.KEY,
+            message=f"{change.keys[0]} changes the module {change.name}, which the model does not have"
+            + (f"; the nearest is {near[0]}" if near else ""),
+            evidence={"module": change.name, "keys": change.keys, "nearest": near},
+        )
 
 
 def _module_names(model: ModelFacts) -> set[str]:

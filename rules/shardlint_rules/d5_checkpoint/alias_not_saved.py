@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.ties import declared_ties
 from shardlint.facts import ModelFacts, TensorFacts
+
+
+@frozen
+class _Pair:
+    """Two ends of a declared tie: `unwanted` by the configuration, `name` `dropped` when the class saves."""
+
+    name: str
+    source: str
+    left: TensorFacts
+    right: TensorFacts
+    unwanted: bool
+    dropped: bool
 
 
 class AliasNotSaved(Rule):
@@ -32,24 +46,31 @@ class AliasNotSaved(Rule):
     needs = (Section.MODEL,)
     related_config = ("tie_word_embeddings",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        model = facts.require(Section.MODEL)
-        names = model.tensor_by_name()
-        dropped = _not_saved(model)
-        for tie in declared_ties(model):
-            for target, source in tie.pairs:
-                left, right = names[target], names[source]
-                shared = _share(left, right)
-                if shared and tie.wanted is False:
-                    yield self._finding(target, source, "shares its memory, and the configuration says it is not tied")
-                elif shared is False and target in dropped:
-                    yield self._finding(target, source, "has memory of its own, and the class never saves it")
+    noun = "tied pair"
 
-    def _finding(self, target: str, source: str, state: str) -> Finding:
+    def subjects(self, facts: Facts) -> Iterator[_Pair]:
+        model = facts.require(Section.MODEL)
+        names, dropped = model.tensor_by_name(), _not_saved(model)
+        for tie in declared_ties(model, facts.contract):
+            for target, source in tie.pairs:
+                yield _Pair(target, source, names[target], names[source], tie.wanted is False, target in dropped)
+
+    def judge(self, pair: _Pair, facts: Facts) -> Iterator[Finding]:
+        if not (pair.unwanted or pair.dropped):
+            return
+        shared = _share(pair.left, pair.right)
+        if shared is None:
+            raise NotEvaluated("whether the two share memory is not known")
+        if shared and pair.unwanted:
+            yield self._finding(pair, "shares its memory, and the configuration says it is not tied")
+        elif not shared and pair.dropped:
+            yield self._finding(pair, "has memory of its own, and the class never saves it")
+
+    def _finding(self, pair: _Pair, state: str) -> Finding:
         return self.finding(
-            subject=target,
-            message=f"{target} is dropped when saving: of the declared tie to {source}, it {state}",
-            evidence={"source": source},
+            subject=pair.name,
+            message=f"{pair.name} is dropped when saving: of the declared tie to {pair.source}, it {state}",
+            evidence={"source": pair.source},
         )
 
 

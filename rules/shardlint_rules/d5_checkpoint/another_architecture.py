@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from shardlint import Facts, Finding, FrozenDict, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import WHOLE, Facts, Finding, FrozenDict, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.prefixes import prefix_change
 from shardlint.facts import PlanFacts
+from shardlint.names import listed
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _FEW = 0.1
@@ -42,10 +43,18 @@ class AnotherArchitecture(Rule):
     blocks = ("D501",)
     related_config = ("checkpoint.renames",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "load plan"
+
+    def subjects(self, facts: Facts) -> Iterator[object]:
+        if facts.require(Section.PLAN).tensors:
+            yield WHOLE
+
+    def judge(self, subject: object, facts: Facts) -> Iterator[Finding]:
         plan = facts.require(Section.PLAN)
         unexpected = [leftover.renamed for leftover in plan.leftovers if leftover.reason == "unexpected"]
-        if plan.unread or not unexpected:
+        if plan.unread:
+            raise NotEvaluated(f"no tensors could be read from {listed(plan.unread)}")
+        if not unexpected:
             return
         missing = sum(tensor.status in ("missing", "error") for tensor in plan.tensors)
         if not missing:

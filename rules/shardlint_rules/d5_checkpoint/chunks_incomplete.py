@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from shardlint import Phase, Severity
-from shardlint_rules._files import FileProblemRule
+from collections import defaultdict
+from collections.abc import Iterator
+
+from shardlint import Facts, Phase, Section, Severity
+from shardlint.facts import FileProblem
+from shardlint_rules._files import FileProblemRule, FileProblems
 
 
 class ChunksIncomplete(FileProblemRule):
@@ -29,9 +33,21 @@ class ChunksIncomplete(FileProblemRule):
     phase = Phase.D5
     severity = Severity.ERROR
     blocks = ()
+    noun = "tensor"
     sayings = {
         "chunk-unplaced": "a chunk is in no file",
         "chunk-bounds": "a chunk leaves the tensor",
         "chunk-overlap": "two chunks overlap",
         "chunk-hole": "elements are in no chunk",
     }
+
+    def subjects(self, facts: Facts) -> Iterator[FileProblems]:
+        """Every tensor of a folder of torch.distributed.checkpoint; no other format has chunks."""
+        checkpoint = facts.require(Section.CHECKPOINT)
+        wrong: dict[str | None, list[tuple[int, FileProblem]]] = defaultdict(list)
+        for number, problem in enumerate(checkpoint.problems):
+            if problem.kind in self.sayings:
+                wrong[problem.key].append((number, problem))
+        chunked = checkpoint.entries if checkpoint.format == "dcp" else ()
+        for key in dict.fromkeys([*(entry.key for entry in chunked), *wrong]):
+            yield FileProblems(key or ".metadata", tuple(wrong.get(key, ())), counts=True)

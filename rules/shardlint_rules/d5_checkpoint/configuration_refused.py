@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import CheckpointFacts, FileProblem
 from shardlint_rules._files import COMPANIONS, READ_FILES
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@frozen
+class _Companion:
+    """A file of settings, what is wrong with it, and whether it `lacks` though it was expected."""
+
+    name: str
+    problems: tuple[FileProblem, ...]
+    lacks: bool
 
 
 class ConfigurationRefused(Rule):
@@ -38,21 +49,38 @@ class ConfigurationRefused(Rule):
     needs = (Section.CHECKPOINT,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "file"
+
+    def subjects(self, facts: Facts) -> Iterator[_Companion]:
+        """The settings next to the weights, as far as they are there or are missed."""
         checkpoint = facts.require(Section.CHECKPOINT)
+        wrong: dict[str, list[FileProblem]] = {name: [] for name in COMPANIONS}
         for problem in checkpoint.problems:
             if problem.file in COMPANIONS and problem.kind in _SAYINGS:
-                yield self._finding(problem)
-        if facts.model is None and facts.plan is None and _lacks_config(checkpoint):
-            yield self.finding(
-                subject="config.json",
-                kind=SubjectKind.FILE,
-                severity=Severity.WARNING,
-                message="config.json: expected next to the weights, found no such file: nothing says for which "
-                "architecture they are, so nothing was compared with it",
-                evidence={"problem": "absent", "detail": "no such file", "field": None},
-                key="absent",
-            )
+                wrong[problem.file].append(problem)
+        missed = facts.model is None and facts.plan is None and _lacks_config(checkpoint)
+        there = {"config.json": checkpoint.config, "generation_config.json": checkpoint.generation_config}
+        for name, problems in wrong.items():
+            lacks = missed and name == "config.json"
+            if problems or lacks or there[name] is not None:
+                yield _Companion(name, tuple(problems), lacks)
+
+    def judge(self, companion: _Companion, facts: Facts) -> Iterator[Finding]:
+        for problem in companion.problems:
+            yield self._finding(problem)
+        if companion.lacks:
+            yield self._absent()
+
+    def _absent(self) -> Finding:
+        return self.finding(
+            subject="config.json",
+            kind=SubjectKind.FILE,
+            severity=Severity.WARNING,
+            message="config.json: expected next to the weights, found no such file: nothing says for which "
+            "architecture they are, so nothing was compared with it",
+            evidence={"problem": "absent", "detail": "no such file", "field": None},
+            key="absent",
+        )
 
     def _finding(self, problem: FileProblem) -> Finding:
         field = f"{problem.key}: " if problem.key else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import LoadRemark
 from shardlint_rules._files import READ_FILES
 from shardlint_rules._sides import side_of
 
@@ -18,6 +20,14 @@ _KINDS = {
 }
 # Parts that quantisers store below the name of the tensor that they belong to.
 _PARTS_OF_A_TENSOR = ("absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state", "SCB", "weight_format")
+
+
+class _Name(NamedTuple):
+    """A name, what the plan remarks about it, and a stored key that lies below it, if it is one itself."""
+
+    name: str
+    remarks: Sequence[LoadRemark]
+    inside: str = ""
 
 
 class ConversionAmbiguous(Rule):
@@ -45,26 +55,45 @@ class ConversionAmbiguous(Rule):
     needs = (Section.PLAN,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        plan, side = facts.require(Section.PLAN), side_of(facts)
+    noun = "name"
+
+    def subjects(self, facts: Facts) -> Iterator[_Name]:
+        """Every live tensor, what else has a remark, and every stored key that is a module of others as well."""
+        plan = facts.require(Section.PLAN)
+        remarks: dict[str, list[LoadRemark]] = {}
         for remark in plan.remarks:
             if remark.kind in _KINDS:
-                yield self.finding(
-                    subject=remark.name,
-                    kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
-                    message=f"{remark.name}: {_KINDS[remark.kind].format(side=side)}: {remark.detail}",
-                    evidence={"kind": remark.kind, "keys": remark.keys[:50]},
-                    key=f"{remark.kind}:{','.join(remark.keys[:2])}",
-                )
+                remarks.setdefault(remark.name, []).append(remark)
+        for tensor in plan.tensors:
+            yield _Name(tensor.name, remarks.pop(tensor.name, ()) if remarks else ())
+        for name, about in remarks.items():
+            yield _Name(name, about)
         if facts.checkpoint is not None and facts.checkpoint.format != "dcp":  # which nests whatever it is given
             for short, long in _nested(list(map(attrgetter("key"), facts.checkpoint.entries))):
-                yield self.finding(
-                    subject=short,
-                    kind=SubjectKind.KEY,
-                    message=f"{short} is a stored tensor and also the name of a module that holds {long}",
-                    evidence={"kind": "nested-key", "keys": [short, long]},
-                    key="nested-key",
-                )
+                yield _Name(short, (), long)
+
+    def judge(self, subject: _Name, facts: Facts) -> Iterable[Finding]:
+        if not subject.remarks and not subject.inside:
+            return ()
+        return self._judged(subject, facts)
+
+    def _judged(self, subject: _Name, facts: Facts) -> Iterator[Finding]:
+        for remark in subject.remarks:
+            yield self.finding(
+                subject=remark.name,
+                kind=SubjectKind.PATTERN if remark.kind == "shared-pattern" else SubjectKind.TENSOR,
+                message=f"{remark.name}: {_KINDS[remark.kind].format(side=side_of(facts))}: {remark.detail}",
+                evidence={"kind": remark.kind, "keys": remark.keys[:50]},
+                key=f"{remark.kind}:{','.join(remark.keys[:2])}",
+            )
+        if subject.inside:
+            yield self.finding(
+                subject=subject.name,
+                kind=SubjectKind.KEY,
+                message=f"{subject.name} is a stored tensor and also the name of a module that holds {subject.inside}",
+                evidence={"kind": "nested-key", "keys": [subject.name, subject.inside]},
+                key="nested-key",
+            )
 
 
 def _nested(names: list[str]) -> Iterator[tuple[str, str]]:

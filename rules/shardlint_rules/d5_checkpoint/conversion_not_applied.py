@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import TensorPlan
 from shardlint.names import counted
 from shardlint_rules._files import READ_FILES
+
+
+class _Report(NamedTuple):
+    """What the loader reported, for looking up."""
+
+    missing: set[str]
+    unexpected: set[str]
 
 
 class ConversionNotApplied(Rule):
@@ -32,20 +41,27 @@ class ConversionNotApplied(Rule):
     needs = (Section.LOAD, Section.PLAN)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "tensor"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[TensorPlan, _Report]]:
         load = facts.require(Section.LOAD)
-        plan = facts.require(Section.PLAN)
         if not load.reported:
             raise NotEvaluated("no load report was retained, only the recorded conversions")
-        missing, unexpected = set(load.missing), set(load.unexpected)
-        for tensor in plan.tensors:
-            if tensor.status != "loaded" or tensor.name not in missing or not unexpected.issuperset(tensor.sources):
-                continue
-            how = " and ".join(tensor.operations) or "renaming"
-            many = counted(len(tensor.sources), "stored key is", "stored keys are")
-            yield self.finding(
-                subject=tensor.name,
-                message=f"{tensor.name} is reported missing, and {many} for it through "
-                f"{how}: {', '.join(tensor.sources[:2])}",
-                evidence={"sources": tensor.sources[:50], "operations": tensor.operations},
-            )
+        report = _Report(set(load.missing), set(load.unexpected))
+        for tensor in facts.require(Section.PLAN).tensors:
+            yield tensor, report
+
+    def judge(self, subject: tuple[TensorPlan, _Report], facts: Facts) -> Iterable[Finding]:
+        tensor, report = subject
+        wanted = tensor.status == "loaded" and tensor.name in report.missing
+        return (self._finding(tensor),) if wanted and report.unexpected.issuperset(tensor.sources) else ()
+
+    def _finding(self, tensor: TensorPlan) -> Finding:
+        how = " and ".join(tensor.operations) or "renaming"
+        many = counted(len(tensor.sources), "stored key is", "stored keys are")
+        return self.finding(
+            subject=tensor.name,
+            message=f"{tensor.name} is reported missing, and {many} for it through "
+            f"{how}: {', '.join(tensor.sources[:2])}",
+            evidence={"sources": tensor.sources[:50], "operations": tensor.operations},
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import ConversionFacts, known
 
 
 class ConversionNotReversible(Rule):
@@ -30,22 +31,31 @@ class ConversionNotReversible(Rule):
     severity = Severity.ERROR
     needs = (Section.LOAD,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        load = facts.require(Section.LOAD)
-        for number, conversion in enumerate(load.conversions):
-            if conversion.reverse_error is None:
-                continue
-            sources = ", ".join(conversion.sources)
-            yield self.finding(
-                subject=", ".join(conversion.targets) or conversion.qualified_type,
-                kind=SubjectKind.PATTERN,
-                message=f"{conversion.qualified_type} from {sources} cannot be reversed: {conversion.reverse_error}",
-                evidence={
-                    "type": conversion.qualified_type,
-                    "operations": conversion.operations,
-                    "sources": conversion.sources,
-                    "targets": conversion.targets,
-                    "error": conversion.reverse_error,
-                },
-                key=str(number),
-            )
+    noun = "conversion"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[int, ConversionFacts]]:
+        return enumerate(facts.require(Section.LOAD).conversions)
+
+    def judge(self, subject: tuple[int, ConversionFacts], facts: Facts) -> Iterator[Finding]:
+        number, conversion = subject
+        error = known(conversion.reverse_error)
+        if error is None:
+            return
+        sources = ", ".join(conversion.sources)
+        yield self.finding(
+            subject=self.subject_name(subject),
+            kind=SubjectKind.PATTERN,
+            message=f"{conversion.qualified_type} from {sources} cannot be reversed: {error}",
+            evidence={
+                "type": conversion.qualified_type,
+                "operations": conversion.operations,
+                "sources": conversion.sources,
+                "targets": conversion.targets,
+                "error": error,
+            },
+            key=str(number),
+        )
+
+    def subject_name(self, subject: tuple[int, ConversionFacts]) -> str:
+        _, conversion = subject
+        return ", ".join(conversion.targets) or conversion.qualified_type

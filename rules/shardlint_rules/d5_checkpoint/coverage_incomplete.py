@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Severity, SubjectKind
 from shardlint.analysis.coverage import (
@@ -11,11 +15,46 @@ from shardlint.analysis.coverage import (
     SourceClass,
     TargetClass,
     coverage_of,
-    iter_unexplained,
 )
 from shardlint.analysis.keys import Candidates
 from shardlint_rules._files import WHOLE_CHECKPOINT
-from shardlint_rules._sides import side_of
+from shardlint_rules._sides import SideWords, side_of
+
+
+@frozen(slots=False)
+class _Whole:
+    """The coverage, and what findings about its keys need beside; made when the first of them does."""
+
+    coverage: Coverage
+    facts: Facts
+
+    @cached_property
+    def near_source(self) -> Candidates:
+        return Candidates(tuple(self.coverage.sources))
+
+    @cached_property
+    def near_target(self) -> Candidates:
+        return Candidates(_open(self.coverage))
+
+    @cached_property
+    def failed(self) -> dict[str, str]:
+        """Tensors whose conversion fails, with the reason."""
+        plan = self.facts.plan
+        return (
+            {} if plan is None else {tensor.name: tensor.reason for tensor in plan.tensors if tensor.status == "error"}
+        )
+
+    @cached_property
+    def side(self) -> SideWords:
+        return side_of(self.facts)
+
+
+class _Key(NamedTuple):
+    """A live or stored key, and what became of it."""
+
+    key: str
+    kind: TargetClass | SourceClass
+    whole: _Whole
 
 
 class CoverageIncomplete(Rule):
@@ -44,22 +83,27 @@ class CoverageIncomplete(Rule):
     tags = (WHOLE_CHECKPOINT,)
     related_config = ("contract.training-only-targets", "contract.inference-only-sources")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "key"
+
+    def subjects(self, facts: Facts) -> Iterator[_Key]:
+        """Every key of `state_dict()`, and every stored key that found no place."""
         coverage = coverage_of(facts)
         if coverage.status is CoverageStatus.NOT_LOADED:
             raise NotEvaluated(coverage.reason)
-        near_source, near_target = Candidates(tuple(coverage.sources)), Candidates(_open(coverage))
-        failed = (
-            {tensor.name: tensor.reason for tensor in facts.plan.tensors if tensor.status == "error"}
-            if facts.plan
-            else {}
-        )
-        side = side_of(facts)
-        for key, kind in iter_unexplained(coverage):
-            candidates = near_source if isinstance(kind, TargetClass) else near_target
-            text = _SAYINGS[kind][1].format(key=key, side=side)
-            text += f": its conversion fails ({failed[key]})" if key in failed else ""
-            yield self._finding(coverage, key, kind, text, candidates.near(key))
+        whole = _Whole(coverage, facts)
+        for key, kind in coverage.targets.items():
+            yield _Key(key, kind, whole)
+        for key, source_kind in coverage.sources.items():
+            yield _Key(key, source_kind, whole)
+
+    def judge(self, subject: _Key, facts: Facts) -> Iterable[Finding]:
+        return (self._judged(*subject),) if subject.kind in _SAYINGS else ()
+
+    def _judged(self, key: str, kind: TargetClass | SourceClass, whole: _Whole) -> Finding:
+        candidates = whole.near_source if isinstance(kind, TargetClass) else whole.near_target
+        text = _SAYINGS[kind][1].format(key=key, side=whole.side)
+        text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
+        return self._finding(whole.coverage, key, kind, text, candidates.near(key))
 
     def _finding(
         self, coverage: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]
@@ -87,7 +131,7 @@ _SAYINGS: dict[TargetClass | SourceClass, tuple[Severity, str]] = {
     ),
     TargetClass.NEW_HEAD: (
         Severity.WARNING,
-        "{key} belongs to a head that the checkpoint's class does not have: it starts from its initialisation",
+        "{key} belongs to a head that the checkpoint's class does not have: nothing stored gives it",
     ),
     SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH: (Severity.ERROR, "the stored key {key} {side.no_place}"),
     SourceClass.UNUSED_HEAD: (Severity.INFO, "{key} belongs to a head that {side.of_class} does not have"),

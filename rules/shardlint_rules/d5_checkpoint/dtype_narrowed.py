@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import TensorPlan
 from shardlint.names import counted
@@ -25,6 +27,15 @@ _LIVE_BITS = {
     "int16": 16,
     "int8": 8,
 }
+
+
+@frozen
+class _Pair:
+    """The dtypes of the sources of some tensors, their dtype after loading, and the tensors."""
+
+    stored: tuple[str, ...]
+    live: str
+    tensors: tuple[TensorPlan, ...]
 
 
 class DtypeNarrowed(Rule):
@@ -50,26 +61,28 @@ class DtypeNarrowed(Rule):
     needs = (Section.PLAN,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        plan = facts.require(Section.PLAN)
+    noun = "pair of dtypes"
+
+    def subjects(self, facts: Facts) -> Iterator[_Pair]:
         pairs: dict[tuple[tuple[str, ...], str], list[TensorPlan]] = defaultdict(list)
-        for tensor in plan.tensors:
+        for tensor in facts.require(Section.PLAN).tensors:
             if tensor.status == "loaded":
                 pairs[tensor.stored_dtypes, tensor.dtype].append(tensor)
-        for (dtypes, live), tensors in pairs.items():
-            stored = max(dtypes, key=lambda name: _STORED_BITS.get(name, 0), default="")
-            if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(live, 64):
-                continue
-            names = [tensor.name for tensor in tensors if not _decodes(tensor)]
-            if not names:
-                continue
+        return (_Pair(dtypes, live, tuple(tensors)) for (dtypes, live), tensors in pairs.items())
+
+    def judge(self, pair: _Pair, facts: Facts) -> Iterator[Finding]:
+        stored = max(pair.stored, key=lambda name: _STORED_BITS.get(name, 0), default="")
+        if _STORED_BITS.get(stored, 0) <= _LIVE_BITS.get(pair.live, 64):
+            return
+        names = [tensor.name for tensor in pair.tensors if not _decodes(tensor)]
+        if names:
             many = counted(len(names), "tensor is", "tensors are")
             yield self.finding(
-                subject=f"{stored}->{live}",
+                subject=f"{stored}->{pair.live}",
                 kind=SubjectKind.MODEL,
-                message=f"{many} stored as {stored} {side_of(facts).is_as} {live}: "
+                message=f"{many} stored as {stored} {side_of(facts).is_as} {pair.live}: "
                 f"{', '.join(names[:3])}{', ...' if len(names) > 3 else ''}",
-                evidence={"stored": stored, "live": live, "count": len(names), "names": names[:50]},
+                evidence={"stored": stored, "live": pair.live, "count": len(names), "names": names[:50]},
             )
 
 

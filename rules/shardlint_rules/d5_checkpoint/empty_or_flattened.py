@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from attrs import field, frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import EntryFacts, TensorPlan
+from shardlint.facts import CheckpointFacts, EntryFacts, TensorPlan
 from shardlint_rules._files import READ_FILES
+
+
+@frozen(slots=False)
+class _Stored:
+    """The stored tensors by key, put together when the first one is looked up, and those that were `seen`."""
+
+    checkpoint: CheckpointFacts
+    seen: set[str] = field(factory=set)
+
+    @cached_property
+    def entries(self) -> dict[str, EntryFacts]:
+        return {entry.key: entry for entry in self.checkpoint.entries}
 
 
 class EmptyOrFlattened(Rule):
@@ -33,20 +48,22 @@ class EmptyOrFlattened(Rule):
     needs = (Section.CHECKPOINT, Section.PLAN)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.require(Section.CHECKPOINT)
-        plan = facts.require(Section.PLAN)
-        unfilled = [tensor for tensor in plan.tensors if tensor.status in ("mismatched", "error")]
-        entries = {entry.key: entry for entry in checkpoint.entries} if unfilled else {}
-        seen: set[str] = set()
-        for tensor in unfilled:
-            sources = [entries[key] for key in tensor.sources if key in entries]
-            yield from (
-                self._finding(tensor, entry, text)
-                for entry in sources
-                if entry.key not in seen and (text := _fault(tensor, entry, sources))
-            )
-            seen.update(tensor.sources)
+    noun = "tensor"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[TensorPlan, _Stored]]:
+        stored = _Stored(facts.require(Section.CHECKPOINT))
+        return ((tensor, stored) for tensor in facts.require(Section.PLAN).tensors)
+
+    def judge(self, subject: tuple[TensorPlan, _Stored], facts: Facts) -> Iterable[Finding]:
+        tensor, stored = subject
+        return self._judged(tensor, stored) if tensor.status in ("mismatched", "error") else ()
+
+    def _judged(self, tensor: TensorPlan, stored: _Stored) -> Iterator[Finding]:
+        sources = [stored.entries[key] for key in tensor.sources if key in stored.entries]
+        for entry in sources:
+            if entry.key not in stored.seen and (text := _fault(tensor, entry, sources)):
+                yield self._finding(tensor, entry, text)
+        stored.seen.update(tensor.sources)
 
     def _finding(self, tensor: TensorPlan, entry: EntryFacts, text: str) -> Finding:
         return self.finding(

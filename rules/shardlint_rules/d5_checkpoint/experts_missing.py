@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+
+from attrs import field, frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import CheckpointFacts, PlanFacts, TensorPlan
+from shardlint.facts import CheckpointFacts, LoadRemark, PlanFacts, TensorPlan, known
 from shardlint.names import counted, ranges
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _EXPERTS = re.compile(r"experts(\.|$)")
 _EXPERT = re.compile(r"experts\.\d+\.")
+
+
+@frozen
+class _Gap:
+    """A list of modules: the numbers that have sources, and those of tensors without one, with an example."""
+
+    name: str
+    filled: set[int]
+    empty: dict[int, str]
+
+
+@frozen
+class _Renumbered:
+    """Experts of which several files hold the same numbers with other bytes."""
+
+    name: str
+    files: set[str] = field(factory=set)
+    keys: list[str] = field(factory=list)
 
 
 class ExpertsMissing(Rule):
@@ -43,76 +63,92 @@ class ExpertsMissing(Rule):
     tags = (WHOLE_CHECKPOINT,)
     related_config = ("num_experts", "num_hidden_layers")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        checkpoint = facts.require(Section.CHECKPOINT)
+    noun = "numbered name"
+
+    def subjects(self, facts: Facts) -> Iterator[TensorPlan | LoadRemark | _Gap | _Renumbered]:
+        """Live tensors of layers and experts, lists of modules with empty numbers, and experts that stand twice."""
         plan = facts.require(Section.PLAN)
-        for remark in plan.remarks:
-            if remark.kind == "numbering":
-                yield self.finding(
-                    subject=remark.name,
-                    message=f"the sources of {remark.name}: {remark.detail}",
-                    evidence={"keys": remark.keys[:50]},
-                    key=remark.keys[0],
-                )
-        yield from self._too_few(plan)
-        yield from self._gaps(plan)
-        yield from self._renumbered(checkpoint)
+        yield from (remark for remark in plan.remarks if remark.kind == "numbering")
+        yield from (tensor for tensor in plan.tensors if _NUMBER.search(tensor.name) or _EXPERTS.search(tensor.name))
+        yield from _gaps(plan)
+        yield from _renumbered(facts.require(Section.CHECKPOINT))
 
-    def _too_few(self, plan: PlanFacts) -> Iterator[Finding]:
-        for tensor in plan.tensors:
-            stored = tensor.converted_shape
-            if tensor.status != "mismatched" or not tensor.operations or not stored or len(tensor.shape) < 2:
-                continue
-            if stored[1:] == tensor.shape[1:] and stored[0] < tensor.shape[0] and _EXPERTS.search(tensor.name):
-                live_count = counted(tensor.shape[0], "expert")
-                yield self.finding(
-                    subject=tensor.name,
-                    message=f"{tensor.name} has {live_count}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
-                    evidence={"stored": stored[0], "live": tensor.shape[0], "keys": tensor.sources[:50]},
-                    key="count",
-                )
+    def judge(self, subject: TensorPlan | LoadRemark | _Gap | _Renumbered, facts: Facts) -> Iterable[Finding]:
+        if isinstance(subject, TensorPlan):
+            return self._too_few(subject) if subject.status == "mismatched" else ()
+        if isinstance(subject, _Gap):
+            return self._gap(subject)
+        return (self._twice(subject) if isinstance(subject, _Renumbered) else self._remark(subject),)
 
-    def _gaps(self, plan: PlanFacts) -> Iterator[Finding]:
-        """Yield a finding for every list of modules of which some numbers have no source at all."""
-        if not any(tensor.status == "missing" for tensor in plan.tensors):
+    def _remark(self, remark: LoadRemark) -> Finding:
+        return self.finding(
+            subject=remark.name,
+            message=f"the sources of {remark.name}: {remark.detail}",
+            evidence={"keys": remark.keys[:50]},
+            key=remark.keys[0],
+        )
+
+    def _too_few(self, tensor: TensorPlan) -> Iterator[Finding]:
+        stored = known(tensor.converted_shape)
+        if not tensor.operations or not stored or len(tensor.shape) < 2:
             return
-        filled: dict[str, set[int]] = defaultdict(set)
-        empty: dict[str, dict[int, str]] = defaultdict(dict)
-        for tensor in plan.tensors:
-            for place, number in _places(tensor):
-                if tensor.status == "missing":
-                    empty[place].setdefault(number, tensor.name)
-                else:
-                    filled[place].add(number)
-        for place, indices in empty.items():
-            lost = sorted(set(indices) - filled[place])
-            if lost and filled[place]:
-                yield self.finding(
-                    subject=place.replace("*", str(lost[0]), 1),
-                    kind=SubjectKind.MODULE,
-                    message=f"{place}: numbers {ranges(filled[place])} are stored, {ranges(lost)} are not",
-                    evidence={"stored": sorted(filled[place])[:50], "absent": lost[:50], "example": indices[lost[0]]},
-                    key="gap",
-                )
-
-    def _renumbered(self, checkpoint: CheckpointFacts) -> Iterator[Finding]:
-        files: dict[str, set[str]] = defaultdict(set)
-        keys: dict[str, list[str]] = defaultdict(list)
-        for repeated_key in checkpoint.repeated_keys:
-            match = _EXPERT.search(repeated_key.key)
-            if match is not None and repeated_key.counts and repeated_key.equal is not True:
-                place = repeated_key.key[: match.start()] + "experts"
-                files[place].update((repeated_key.file, repeated_key.other_file))
-                keys[place].append(repeated_key.key)
-        for place, names in files.items():
+        if stored[1:] == tensor.shape[1:] and stored[0] < tensor.shape[0] and _EXPERTS.search(tensor.name):
+            live_count = counted(tensor.shape[0], "expert")
             yield self.finding(
-                subject=place,
-                kind=SubjectKind.MODULE,
-                message=f"{place}: {len(names)} files hold experts of the same numbers ({', '.join(_few(names))}): "
-                "each numbered its own from zero, and only those of the last file are loaded",
-                evidence={"files": sorted(names)[:50], "keys": keys[place][:50]},
-                key="renumbered",
+                subject=tensor.name,
+                message=f"{tensor.name} has {live_count}, {stored[0]} {'is' if stored[0] == 1 else 'are'} stored",
+                evidence={"stored": stored[0], "live": tensor.shape[0], "keys": tensor.sources[:50]},
+                key="count",
             )
+
+    def _gap(self, gap: _Gap) -> Iterator[Finding]:
+        lost = sorted(set(gap.empty) - gap.filled)
+        if lost and gap.filled:
+            yield self.finding(
+                subject=gap.name.replace("*", str(lost[0]), 1),
+                kind=SubjectKind.MODULE,
+                message=f"{gap.name}: numbers {ranges(gap.filled)} are stored, {ranges(lost)} are not",
+                evidence={"stored": sorted(gap.filled)[:50], "absent": lost[:50], "example": gap.empty[lost[0]]},
+                key="gap",
+            )
+
+    def _twice(self, place: _Renumbered) -> Finding:
+        return self.finding(
+            subject=place.name,
+            kind=SubjectKind.MODULE,
+            message=f"{place.name}: {len(place.files)} files hold experts of the same numbers "
+            f"({', '.join(sorted(place.files)[:3])}): "
+            "each numbered its own from zero, and only those of the last file are loaded",
+            evidence={"files": sorted(place.files)[:50], "keys": place.keys[:50]},
+            key="renumbered",
+        )
+
+
+def _gaps(plan: PlanFacts) -> Iterator[_Gap]:
+    """Every list of modules with numbers of which some tensor has no source."""
+    if not any(tensor.status == "missing" for tensor in plan.tensors):
+        return
+    filled: dict[str, set[int]] = defaultdict(set)
+    empty: dict[str, dict[int, str]] = defaultdict(dict)
+    for tensor in plan.tensors:
+        for place, number in _places(tensor):
+            if tensor.status == "missing":
+                empty[place].setdefault(number, tensor.name)
+            else:
+                filled[place].add(number)
+    yield from (_Gap(place, filled[place], indices) for place, indices in empty.items())
+
+
+def _renumbered(checkpoint: CheckpointFacts) -> Iterable[_Renumbered]:
+    found: dict[str, _Renumbered] = {}
+    for repeated_key in checkpoint.repeated_keys:
+        match = _EXPERT.search(repeated_key.key)
+        if match is not None and repeated_key.counts and known(repeated_key.equal) is not True:
+            name = repeated_key.key[: match.start()] + "experts"
+            place = found.setdefault(name, _Renumbered(name))
+            place.files.update((repeated_key.file, repeated_key.other_file))
+            place.keys.append(repeated_key.key)
+    return found.values()
 
 
 def _places(tensor: TensorPlan) -> Iterator[tuple[str, int]]:
@@ -120,7 +156,3 @@ def _places(tensor: TensorPlan) -> Iterator[tuple[str, int]]:
     for match in _NUMBER.finditer(tensor.name):
         if match.end() - match.start() < 10:
             yield tensor.name[: match.start()] + "*", int(match.group())
-
-
-def _few(names: set[str]) -> Sequence[str]:
-    return sorted(names)[:3]

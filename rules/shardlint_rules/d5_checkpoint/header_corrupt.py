@@ -27,6 +27,7 @@ class HeaderCorrupt(FileProblemRule):
     name = "header-corrupt"
     phase = Phase.D5
     severity = Severity.ERROR
+    of_opened = True
     sayings = {
         "header-length": "the header's length is impossible",
         "header-json": "the header is not valid JSON",

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import LeftoverKey, TensorPlan
 from shardlint.names import counted, pattern_of
 from shardlint_rules._files import READ_FILES
 from shardlint_rules._sides import side_of
+
+
+@frozen
+class _Hidden:
+    """A pattern, the stored weights that it hides, and of these the ones that a live tensor wants, with the tensor."""
+
+    name: str
+    keys: Sequence[LeftoverKey]
+    pairs: Sequence[tuple[LeftoverKey, TensorPlan]]
 
 
 class HiddenByIgnorePattern(Rule):
@@ -37,7 +48,9 @@ class HiddenByIgnorePattern(Rule):
     needs = (Section.PLAN,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "ignore pattern"
+
+    def subjects(self, facts: Facts) -> Iterator[_Hidden]:
         plan = facts.require(Section.PLAN)
         wanting: dict[tuple[str, tuple[int, ...]], list[TensorPlan]] = defaultdict(list)
         for tensor in plan.tensors:
@@ -58,24 +71,21 @@ class HiddenByIgnorePattern(Rule):
                 for unused in items
                 if (tensors := wanting.get((_ending(unused.key), unused.shape)))
             ]
-            yield self._wanted(facts, pattern, items, pairs) if pairs else self._unused(facts, pattern, items)
+            yield _Hidden(pattern, items, pairs)
 
-    def _wanted(
-        self,
-        facts: Facts,
-        pattern: str,
-        items: Sequence[LeftoverKey],
-        pairs: Sequence[tuple[LeftoverKey, TensorPlan]],
-    ) -> Finding:
-        leftover, tensor = pairs[0]
+    def judge(self, hidden: _Hidden, facts: Facts) -> Iterable[Finding]:
+        return (self._wanted(facts, hidden) if hidden.pairs else self._unused(facts, hidden.name, hidden.keys),)
+
+    def _wanted(self, facts: Facts, hidden: _Hidden) -> Finding:
+        pairs, (leftover, tensor) = hidden.pairs, hidden.pairs[0]
         return self.finding(
-            subject=pattern,
+            subject=hidden.name,
             kind=SubjectKind.PATTERN,
-            message=f"the ignore pattern {pattern} hides {counted(len(items), 'stored weight')}, of which "
+            message=f"the ignore pattern {hidden.name} hides {counted(len(hidden.keys), 'stored weight')}, of which "
             f"{len(pairs)} {'fits' if len(pairs) == 1 else 'fit'} {side_of(facts).tensors} without a source: "
             f"{leftover.key} fits {tensor.name}",
             evidence={
-                "hidden": len(items),
+                "hidden": len(hidden.keys),
                 "wanted": len(pairs),
                 "keys": [leftover.key for leftover, _ in pairs][:50],
                 "tensors": [tensor.name for _, tensor in pairs][:50],

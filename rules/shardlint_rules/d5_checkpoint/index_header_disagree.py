@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from operator import attrgetter, eq
+from typing import NamedTuple
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.keys import KeyResolver, identity_reason
 from shardlint.facts import CheckpointFacts
 from shardlint_rules._files import READ_FILES
@@ -36,21 +40,32 @@ class IndexHeaderDisagree(Rule):
     needs = (Section.CHECKPOINT,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "key"
+
+    def subjects(self, facts: Facts) -> Iterator[_Place]:
+        """Every key of the index, then every key of its files that it does not name."""
         checkpoint = facts.require(Section.CHECKPOINT)
-        if checkpoint.index is None or _agrees(checkpoint, checkpoint.index.weight_map):
+        if checkpoint.index is None:
             return
-        holders: dict[str, list[str]] = {}
-        for entry in (*checkpoint.entries, *checkpoint.extra_entries):
-            holders.setdefault(entry.key, []).append(entry.file)
-        opened = _opened(checkpoint)
-        wants = _Wants(facts)
-        for key, file in checkpoint.index.weight_map.items():
-            if file in opened and file not in holders.get(key, ()):
-                yield self._absent(key, str(file), holders.get(key, []), wants(key))
-        for entry in checkpoint.entries:
-            if entry.key not in checkpoint.index.weight_map:
-                yield self._unknown(entry.key, entry.file, wants(entry.key))
+        weight_map = checkpoint.index.weight_map
+        headers = None if _agrees(checkpoint, weight_map) else _Headers(facts, checkpoint)
+        for key, file in weight_map.items():
+            yield _Place(key, str(file), headers)
+        if headers is not None:
+            for entry in checkpoint.entries:
+                if entry.key not in weight_map:
+                    yield _Place(entry.key, entry.file, headers, named=False)
+
+    def judge(self, place: _Place, facts: Facts) -> Iterable[Finding]:
+        return () if place.headers is None else self._judged(place.key, place.file, place.headers, named=place.named)
+
+    def _judged(self, key: str, file: str, headers: _Headers, *, named: bool) -> Iterator[Finding]:
+        if not named:
+            yield self._unknown(key, file, headers.wants(key))
+        elif file not in headers.opened:
+            raise NotEvaluated(f"no header could be read of {file}")
+        elif file not in headers.holders.get(key, ()):
+            yield self._absent(key, file, headers.holders.get(key, []), headers.wants(key))
 
     def _absent(self, key: str, file: str, holders: list[str], wanted: str) -> Finding:
         where = f"found it in {', '.join(holders)}" if holders else "found it in no file that was read"
@@ -78,10 +93,39 @@ def _agrees(checkpoint: CheckpointFacts, weight_map: Mapping[str, str]) -> bool:
     return len(weight_map) == len(entries) and all(map(eq, mapped, map(attrgetter("file"), entries)))
 
 
-def _opened(checkpoint: CheckpointFacts) -> set[str]:
-    """The files whose header was read without a problem."""
-    broken = {problem.file for problem in checkpoint.problems}
-    return {file.name for file in checkpoint.files if file.opened and file.name not in broken}
+@frozen(slots=False)
+class _Headers:
+    """What the headers hold, where they disagree with the index."""
+
+    facts: Facts
+    checkpoint: CheckpointFacts
+
+    @cached_property
+    def holders(self) -> dict[str, list[str]]:
+        """The files that hold each key."""
+        found: dict[str, list[str]] = {}
+        for entry in (*self.checkpoint.entries, *self.checkpoint.extra_entries):
+            found.setdefault(entry.key, []).append(entry.file)
+        return found
+
+    @cached_property
+    def opened(self) -> set[str]:
+        """The files whose header was read without a problem."""
+        broken = {problem.file for problem in self.checkpoint.problems}
+        return {file.name for file in self.checkpoint.files if file.opened and file.name not in broken}
+
+    @cached_property
+    def wants(self) -> _Wants:
+        return _Wants(self.facts)
+
+
+class _Place(NamedTuple):
+    """A key and the file where it is said to be, or is without being `named`; no `headers` where all agree."""
+
+    key: str
+    file: str
+    headers: _Headers | None
+    named: bool = True
 
 
 class _Wants:

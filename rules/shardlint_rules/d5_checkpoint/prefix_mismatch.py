@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import WHOLE, Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.prefixes import prefix_change
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import side_of
@@ -37,7 +37,13 @@ class PrefixMismatch(Rule):
     blocks = ("D501",)
     related_config = ("checkpoint.renames",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "load plan"
+
+    def subjects(self, facts: Facts) -> Iterator[object]:
+        if facts.require(Section.PLAN).tensors:
+            yield WHOLE
+
+    def judge(self, subject: object, facts: Facts) -> Iterator[Finding]:
         plan = facts.require(Section.PLAN)
         explained = prefix_change(plan)
         if explained is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
+from shardlint import Examined, Facts, Finding, Phase, Rule, Section, Severity
 from shardlint_rules._files import READ_FILES
 from shardlint_rules._sides import side_of
 
@@ -33,8 +33,12 @@ class RenamingNotInvertible(Rule):
     needs = (Section.PLAN,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "round trip"
+
+    def check(self, facts: Facts) -> Iterator[Finding | Examined]:
+        """The trips that come back are counted where they are made, and are not kept."""
         plan = facts.require(Section.PLAN)
+        yield Examined(judged=max(plan.round_trips_checked, len(plan.round_trips)))
         live = plan.tensor_by_name() if plan.round_trips else {}
         for trip in plan.round_trips:
             unknown = f"would be {trip.loaded}, {side_of(facts).not_there}"

@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+
+from attrs import field, frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import CheckpointFacts
+from shardlint.facts import LoadRemark
 from shardlint_rules._files import READ_FILES
 
 from ._schemes import FP8, PACKED, Scheme, carriers, missing_parts, part_name, scale_of, scheme_of
+
+
+@frozen(slots=False)
+class _Stored:
+    """The dtypes of all stored tensors, how they are quantised, and parts that are there under another spelling."""
+
+    scheme: Scheme
+    how: str
+    dtypes: dict[str, str]
+    misspelt: set[str] = field(factory=set)
+
+    @cached_property
+    def keys(self) -> set[str]:
+        return set(self.dtypes)
+
+    @property
+    def evidence(self) -> dict[str, object]:
+        return {"scheme": self.scheme.name, "scheme_from": self.how}
+
+
+@frozen
+class _Carrier:
+    """A stored tensor with quantised values, whose parts are named after `base`."""
+
+    key: str
+    base: str
+    stored: _Stored
+
+
+@frozen
+class _Scale:
+    """A stored scale, and the tensor whose scale it is by its name."""
+
+    key: str
+    tensor: str
+    stored: _Stored
 
 
 class ScaleMissing(Rule):
@@ -38,43 +77,55 @@ class ScaleMissing(Rule):
     tags = (READ_FILES,)
     related_config = ("quantization_config",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "quantised tensor or scale"
+
+    def subjects(self, facts: Facts) -> Iterator[LoadRemark | _Carrier | _Scale]:
+        """Integers that are cast, quantised tensors, and then scales: what is misspelt is told of its tensor."""
         checkpoint = facts.require(Section.CHECKPOINT)
         if facts.plan is not None:
-            yield from (
-                self._finding(remark.name, f"{remark.name} is {remark.detail}", "integer-cast", {"keys": remark.keys})
-                for remark in facts.plan.remarks
-                if remark.kind == "integer-cast"
-            )
-        if not {entry.dtype for entry in checkpoint.entries}.intersection((*FP8, *PACKED)):
+            yield from (remark for remark in facts.plan.remarks if remark.kind == "integer-cast")
+        dtypes = {entry.key: entry.dtype for entry in checkpoint.entries}
+        if not {*dtypes.values()}.intersection((*FP8, *PACKED)):
             return
         scheme, how = scheme_of(checkpoint)
-        if scheme is not None:
-            yield from self._parts(checkpoint, scheme, how)
-        elif checkpoint.config is not None and "quantization_config" in checkpoint.config:
-            raise NotEvaluated(f"{how}: which parts its tensors need is unknown")
+        if scheme is None:
+            if checkpoint.config is not None and "quantization_config" in checkpoint.config:
+                raise NotEvaluated(f"{how}: which parts its tensors need is unknown")
+            return
+        stored = _Stored(scheme, how, dtypes)
+        yield from (_Carrier(entry.key, base, stored) for entry, base in carriers(scheme, checkpoint.entries))
+        yield from (_Scale(key, tensor, stored) for key in dtypes if (tensor := scale_of(key)) is not None)
 
-    def _parts(self, checkpoint: CheckpointFacts, scheme: Scheme, how: str) -> Iterator[Finding]:
-        dtypes = {entry.key: entry.dtype for entry in checkpoint.entries}
-        keys = set(dtypes)
-        evidence = {"scheme": scheme.name, "scheme_from": how}
-        misspelt: set[str] = set()
-        for entry, base in carriers(scheme, checkpoint.entries):
-            absent = missing_parts(scheme, base, keys)
-            if not absent:
-                continue
-            others = [key for key in _other_spellings(base) if key in keys]
-            misspelt.update(others)
-            found = f"found {', '.join(others)} instead" if others else "found none"
-            text = f"{entry.key} ({entry.dtype}): scheme {scheme.name} ({how}) needs {', '.join(absent)}, {found}"
-            yield self._finding(entry.key, text, "missing", {**evidence, "absent": absent, "found": others})
-        for key in dtypes:
-            tensor = scale_of(key)
-            if tensor is None or key in misspelt or _has_values(scheme, tensor, dtypes):
-                continue
-            state = f"is stored as {dtypes[tensor]}" if tensor in keys else "is not stored"
-            text = f"{key} is a scale (scheme {scheme.name}, {how}) whose tensor {tensor} {state}"
-            yield self._finding(key, text, "orphan", {**evidence, "tensor": tensor})
+    def judge(self, subject: LoadRemark | _Carrier | _Scale, facts: Facts) -> Iterator[Finding]:
+        if isinstance(subject, _Carrier):
+            yield from self._carrier(subject)
+        elif isinstance(subject, _Scale):
+            yield from self._scale(subject)
+        else:
+            text = f"{subject.name} is {subject.detail}"
+            yield self._finding(subject.name, text, "integer-cast", {"keys": subject.keys})
+
+    def _carrier(self, carrier: _Carrier) -> Iterator[Finding]:
+        stored = carrier.stored
+        absent = missing_parts(stored.scheme, carrier.base, stored.keys)
+        if not absent:
+            return
+        others = [key for key in _other_spellings(carrier.base) if key in stored.keys]
+        stored.misspelt.update(others)
+        found = f"found {', '.join(others)} instead" if others else "found none"
+        text = (
+            f"{carrier.key} ({stored.dtypes[carrier.key]}): scheme {stored.scheme.name} ({stored.how}) needs "
+            f"{', '.join(absent)}, {found}"
+        )
+        yield self._finding(carrier.key, text, "missing", {**stored.evidence, "absent": absent, "found": others})
+
+    def _scale(self, scale: _Scale) -> Iterator[Finding]:
+        stored = scale.stored
+        if scale.key in stored.misspelt or _has_values(stored.scheme, scale.tensor, stored.dtypes):
+            return
+        state = f"is stored as {stored.dtypes[scale.tensor]}" if scale.tensor in stored.keys else "is not stored"
+        text = f"{scale.key} is a scale (scheme {stored.scheme.name}, {stored.how}) whose tensor {scale.tensor} {state}"
+        yield self._finding(scale.key, text, "orphan", {**stored.evidence, "tensor": scale.tensor})
 
     def _finding(self, subject: str, text: str, key: str, evidence: dict[str, object]) -> Finding:
         return self.finding(subject=subject, kind=SubjectKind.KEY, message=text, evidence=evidence, key=key)

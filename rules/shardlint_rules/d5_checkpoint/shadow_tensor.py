@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import CheckpointFacts, RepeatedKey
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import CheckpointFacts, RepeatedKey, known
 from shardlint.names import counted
 from shardlint_rules._files import READ_FILES
 
 _SHARD = re.compile(r"(.*)-\d+-of-\d+\.safetensors")
+
+
+@frozen
+class _Taken:
+    """A file that loaders read, whether its header was, and the tensors that (other file, is it read?) holds too."""
+
+    name: str
+    opened: bool
+    twice: Mapping[tuple[str, bool], list[RepeatedKey]]
 
 
 class ShadowTensor(Rule):
@@ -39,25 +50,35 @@ class ShadowTensor(Rule):
     tags = (READ_FILES,)
     related_config = ("checkpoint.allow-overlay",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "file"
+
+    def subjects(self, facts: Facts) -> Iterator[_Taken]:
+        """Every file that loaders read, with the tensors of it that stand in other files as well."""
         checkpoint = facts.require(Section.CHECKPOINT)
         if checkpoint.overlay_declared:
             return
-        pairs: dict[tuple[str, str, bool], list[RepeatedKey]] = {}
-        for repeated_key in checkpoint.repeated_keys:
-            if repeated_key.counts or _is_shard(repeated_key.other_file, checkpoint):
-                pairs.setdefault((repeated_key.file, repeated_key.other_file, repeated_key.counts), []).append(
-                    repeated_key
-                )
-        for (file, other, counts), items in pairs.items():
-            yield self._finding(checkpoint, file, other, items, counts=counts)
+        twice: dict[str, dict[tuple[str, bool], list[RepeatedKey]]] = {}
+        for repeated in checkpoint.repeated_keys:
+            if repeated.counts or _is_shard(repeated.other_file, checkpoint):
+                others = twice.setdefault(repeated.file, {})
+                others.setdefault((repeated.other_file, repeated.counts), []).append(repeated)
+        opened = {file.name: file.opened for file in checkpoint.files if file.counts}
+        for name in opened | dict.fromkeys(twice):
+            yield _Taken(name, opened.get(name, True), twice.get(name, {}))
+
+    def judge(self, taken: _Taken, facts: Facts) -> Iterator[Finding]:
+        for (other, counts), items in taken.twice.items():
+            yield self._finding(facts.require(Section.CHECKPOINT), (taken.name, other), items, counts=counts)
+        if not taken.opened:
+            raise NotEvaluated("its header could not be read")
 
     def _finding(
-        self, checkpoint: CheckpointFacts, file: str, other: str, items: list[RepeatedKey], *, counts: bool
+        self, checkpoint: CheckpointFacts, files: tuple[str, str], items: list[RepeatedKey], *, counts: bool
     ) -> Finding:
+        file, other = files
         weight_map = checkpoint.index.weight_map if checkpoint.index else {}
         against = [repeated.key for repeated in items if counts and weight_map.get(repeated.key) == other]
-        differ = [repeated.key for repeated in items if repeated.equal is False]
+        differ = [repeated.key for repeated in items if known(repeated.equal) is False]
         unknown = sum(repeated.equal is None for repeated in items)
         shown = ", ".join([*differ, *(repeated.key for repeated in items if repeated.equal is not False)][:3])
         said = [f"{other} holds {counted(len(items), 'tensor')} that loaders take from {file} ({shown})"]

@@ -2,16 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from attrs import frozen
+
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, Unknown
 from shardlint.analysis.coverage import retained_report
 from shardlint.analysis.keys import KeyResolver, identity_reason, unread_files
-from shardlint.facts import CheckpointFacts, LoadRemark, ModelFacts, PlanFacts, TensorPlan
+from shardlint.facts import (
+    CheckpointFacts,
+    EntryFacts,
+    LoadRemark,
+    MismatchedKey,
+    ModelFacts,
+    PlanFacts,
+    TensorFacts,
+    TensorPlan,
+    known,
+)
 from shardlint.names import counted
 from shardlint_rules._files import READ_FILES
 
 Shape = tuple[int, ...]
+
+
+@frozen
+class _Odd:
+    """A tensor of which one of many sources has another shape than the rest."""
+
+    remark: LoadRemark
+    tensor: TensorPlan
+
+
+@frozen
+class _Stored:
+    """A stored tensor, and the live one that it is for."""
+
+    name: str
+    entry: EntryFacts
+    tensor: TensorFacts
+
+
+@frozen
+class _Loaded:
+    """A key that the loader says it loaded."""
+
+    key: str
+
+
+_Subject = MismatchedKey | TensorPlan | _Odd | _Stored | _Loaded | Unknown
 
 
 class ShapeMismatch(Rule):
@@ -39,38 +78,56 @@ class ShapeMismatch(Rule):
     severity = Severity.ERROR
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "tensor"
+
+    def subjects(self, facts: Facts) -> Iterator[_Subject]:
+        """What the report calls mismatched, and every other tensor of the plan, or of the headers without a plan."""
         report = retained_report(facts)
-        told = set()
-        for mismatch in report.mismatched if report else ():
-            told.add(mismatch.key)
-            yield self._finding(mismatch.key, mismatch.key, mismatch.stored_shape, mismatch.live_shape)
+        mismatched = report.mismatched if report else ()
+        yield from mismatched
+        told = {mismatch.key for mismatch in mismatched}
         if facts.plan is not None:
-            yield from self._from_plan(facts.plan, told)
-            if facts.plan.unread:
-                raise NotEvaluated(f"no shapes could be read from {', '.join(facts.plan.unread)}")
+            yield from _planned(facts.plan, told)
             return
         reason = _reason(facts)
         if reason and report is None:
             raise NotEvaluated(reason)
-        if reason or facts.checkpoint is None or facts.model is None:
-            return
-        yield from self._from_headers(facts.model, facts.checkpoint, told)
-        if unread := unread_files(facts.checkpoint):
-            raise NotEvaluated(f"no shapes could be read from {', '.join(unread)}")
+        if report is not None:  # what the loader did not report has the right shape
+            yield from (_Loaded(key) for key in known(report.loaded) or () if key not in told)
+        if not reason and facts.checkpoint is not None and facts.model is not None:
+            yield from _in_headers(facts.model, facts.checkpoint, told)
 
-    def _from_plan(self, plan: PlanFacts, told: set[str]) -> Iterator[Finding]:
-        for tensor in plan.tensors:
-            if tensor.status != "mismatched" or tensor.name in told or tensor.converted_shape is None:
-                continue
-            if tensor.operations:
-                yield self._converted(tensor, tensor.converted_shape)
-            else:
-                yield self._finding(tensor.name, tensor.sources[0], tensor.converted_shape, tensor.shape)
-        tensors = plan.tensor_by_name() if plan.remarks else {}
-        for remark in plan.remarks:
-            if remark.kind == "odd-shape":
-                yield self._odd(remark, tensors[remark.name])
+    def judge(self, subject: _Subject, facts: Facts) -> Iterable[Finding]:
+        if isinstance(subject, TensorPlan):
+            return self._planned(subject) if subject.status == "mismatched" else ()
+        if isinstance(subject, _Stored):
+            return self._stored(subject)
+        if isinstance(subject, MismatchedKey):
+            return (self._finding(subject.key, subject.key, subject.stored_shape, subject.live_shape),)
+        if isinstance(subject, _Loaded):
+            return ()
+        odd = known(subject)
+        return (self._odd(odd.remark, odd.tensor),)
+
+    def _planned(self, tensor: TensorPlan) -> Iterator[Finding]:
+        shape = known(tensor.converted_shape)
+        if shape is not None:
+            plain = not tensor.operations
+            yield (
+                self._finding(tensor.name, tensor.sources[0], shape, tensor.shape)
+                if plain
+                else self._converted(tensor, shape)
+            )
+
+    def _stored(self, stored: _Stored) -> Iterator[Finding]:
+        tensor, shape = stored.tensor, stored.entry.shape
+        if tensor.shape == shape:
+            return
+        if tensor.unreadable:
+            raise NotEvaluated("its live tensor cannot be read")
+        if tensor.numel == 0 and 0 not in shape:
+            raise NotEvaluated("the live tensor is empty here: its elements are held elsewhere")
+        yield self._finding(stored.name, stored.entry.key, shape, tensor.shape)
 
     def _odd(self, remark: LoadRemark, tensor: TensorPlan) -> Finding:
         return self.finding(
@@ -95,20 +152,6 @@ class ShapeMismatch(Rule):
             },
         )
 
-    def _from_headers(self, model: ModelFacts, checkpoint: CheckpointFacts, told: set[str]) -> Iterator[Finding]:
-        resolver, tensors = KeyResolver(model), model.tensor_by_name()
-        elsewhere = 0
-        for key, entry in checkpoint.entry_by_key().items():
-            name = resolver.live_name(key)
-            if name is None or name in told or tensors[name].shape == entry.shape or tensors[name].unreadable:
-                continue
-            if tensors[name].numel == 0 and 0 not in entry.shape:
-                elsewhere += 1
-            else:
-                yield self._finding(name, key, entry.shape, tensors[name].shape)
-        if elsewhere:
-            raise NotEvaluated(f"{elsewhere} live tensors are empty here: their elements are held elsewhere")
-
     def _finding(self, name: str, key: str, stored: Shape, live: Shape) -> Finding:
         text = f"expected the stored shape to be {list(live)}, found {list(stored)}{_hint(stored, live)}"
         if stored == live:  # a loader that says that a key mismatches, and not how
@@ -118,6 +161,26 @@ class ShapeMismatch(Rule):
             message=f"{name}: {text}",
             evidence={"key": key, "stored_shape": stored, "live_shape": live, "relation": _relation(stored, live)},
         )
+
+
+def _planned(plan: PlanFacts, told: set[str]) -> Iterator[TensorPlan | _Odd | Unknown]:
+    yield from (tensor for tensor in plan.tensors if tensor.name not in told)
+    tensors = plan.tensor_by_name() if plan.remarks else {}
+    yield from (_Odd(remark, tensors[remark.name]) for remark in plan.remarks if remark.kind == "odd-shape")
+    yield from map(_unread, plan.unread)
+
+
+def _in_headers(model: ModelFacts, checkpoint: CheckpointFacts, told: set[str]) -> Iterator[_Stored | Unknown]:
+    resolver, tensors = KeyResolver(model), model.tensor_by_name()
+    for key, entry in checkpoint.entry_by_key().items():
+        name = resolver.live_name(key)
+        if name is not None and name not in told:
+            yield _Stored(name, entry, tensors[name])
+    yield from map(_unread, unread_files(checkpoint))
+
+
+def _unread(file: str) -> Unknown:
+    return Unknown(f"no shapes could be read from {file}")
 
 
 def _reason(facts: Facts) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.facts import TensorPlan, TiePlan
 from shardlint_rules._files import READ_FILES
 
 
@@ -34,20 +35,23 @@ class TieStoredTwice(Rule):
     tags = (READ_FILES,)
     related_config = ("tie_word_embeddings",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "tie"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[TiePlan, dict[str, TensorPlan]]]:
         plan = facts.require(Section.PLAN)
-        stored_twice = [tie for tie in plan.ties if tie.both_stored]
-        tensors = plan.tensor_by_name() if stored_twice else {}
-        unknown = []
-        for tie in stored_twice:
-            if tie.equal is None:
-                unknown.append(tie.name)
-            elif not tie.equal:
-                keys = [*tensors[tie.name].sources, *tensors[tie.source].sources]
-                yield self.finding(
-                    subject=tie.name,
-                    message=f"{tie.name} is tied to {tie.source}, but the checkpoint stores both with different bytes",
-                    evidence={"tied_to": tie.source, "keys": keys},
-                )
-        if unknown:
-            raise NotEvaluated(f"the bytes of {', '.join(unknown[:3])} and what they are tied to were not compared")
+        tensors = plan.tensor_by_name() if any(tie.both_stored for tie in plan.ties) else {}
+        return ((tie, tensors) for tie in plan.ties)
+
+    def judge(self, subject: tuple[TiePlan, dict[str, TensorPlan]], facts: Facts) -> Iterator[Finding]:
+        tie, tensors = subject
+        if not tie.both_stored:
+            return
+        if tie.equal is None:
+            raise NotEvaluated(f"the bytes of {tie.name} and what it is tied to were not compared")
+        if not tie.equal:
+            keys = [*tensors[tie.name].sources, *tensors[tie.source].sources]
+            yield self.finding(
+                subject=tie.name,
+                message=f"{tie.name} is tied to {tie.source}, but the checkpoint stores both with different bytes",
+                evidence={"tied_to": tie.source, "keys": keys},
+            )

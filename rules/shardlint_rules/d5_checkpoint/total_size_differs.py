@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import IndexFacts, known
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
 
@@ -30,11 +31,15 @@ class TotalSizeDiffers(Rule):
     needs = (Section.CHECKPOINT,)
     tags = (WHOLE_CHECKPOINT,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "index"
+
+    def subjects(self, facts: Facts) -> Iterator[IndexFacts]:
+        index = facts.require(Section.CHECKPOINT).index
+        if index is not None and known(index.total_size) is not None:
+            yield index
+
+    def judge(self, index: IndexFacts, facts: Facts) -> Iterator[Finding]:
         checkpoint = facts.require(Section.CHECKPOINT)
-        index = checkpoint.index
-        if index is None or index.total_size is None:
-            return
         read = {file.name for file in checkpoint.files if file.opened}
         if unread := sorted(set(index.weight_map.values()) - read):
             raise NotEvaluated(f"no header could be read of {', '.join(map(str, unread[:3]))}")

@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.names import counted
 from shardlint_rules._files import READ_FILES
+
+
+@frozen
+class _Named:
+    """A file: where it lies when that is `outside`; or a pattern of names with the `pickles` of such names."""
+
+    name: str
+    outside: str = ""
+    pickles: tuple[str, ...] = ()
 
 
 class UnsafeFile(Rule):
@@ -34,27 +45,37 @@ class UnsafeFile(Rule):
     needs = (Section.CHECKPOINT,)
     tags = (READ_FILES,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "file"
+
+    def subjects(self, facts: Facts) -> Iterator[_Named]:
+        """Every file of the folder, and every one that is named and lies outside."""
         checkpoint = facts.require(Section.CHECKPOINT)
         for problem in checkpoint.problems:
             if problem.kind == "escapes-folder":
-                yield self.finding(
-                    subject=problem.file or "(empty name)",
-                    kind=SubjectKind.FILE,
-                    message=f"the file leaves the folder: {problem.detail}",
-                    evidence={"detail": problem.detail},
-                )
+                yield _Named(problem.file or "(empty name)", outside=problem.detail)
         pickles: dict[str, list[str]] = {}
         for file in checkpoint.files:
             if file.kind == "pickle" or (file.kind == "adapter" and not file.name.endswith(".safetensors")):
                 pickles.setdefault(re.sub(r"\d+", "*", file.name), []).append(file.name)
-        beside = "beside" if checkpoint.entries else "instead of"
-        for pattern, names in pickles.items():
-            count = counted(len(names), "pickled weight file")
+            else:
+                yield _Named(file.name)
+        yield from (_Named(pattern, pickles=tuple(names)) for pattern, names in pickles.items())
+
+    def judge(self, named: _Named, facts: Facts) -> Iterator[Finding]:
+        if named.outside:
             yield self.finding(
-                subject=pattern,
-                kind=SubjectKind.PATTERN if len(names) > 1 else SubjectKind.FILE,
+                subject=named.name,
+                kind=SubjectKind.FILE,
+                message=f"the file leaves the folder: {named.outside}",
+                evidence={"detail": named.outside},
+            )
+        if named.pickles:
+            beside = "beside" if facts.require(Section.CHECKPOINT).entries else "instead of"
+            count = counted(len(named.pickles), "pickled weight file")
+            yield self.finding(
+                subject=named.name,
+                kind=SubjectKind.PATTERN if len(named.pickles) > 1 else SubjectKind.FILE,
                 severity=Severity.WARNING,
-                message=f"{count} {beside} safetensors ({', '.join(names[:3])}); not opened",
-                evidence={"files": names[:50]},
+                message=f"{count} {beside} safetensors ({', '.join(named.pickles[:3])}); not opened",
+                evidence={"files": named.pickles[:50]},
             )

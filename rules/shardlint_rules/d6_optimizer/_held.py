@@ -76,6 +76,7 @@ class _Matching:
             if tensor.full_copy_of is not None:
                 self.found[tensor.identity] = Counterpart(self.optimizer.parameters[tensor.full_copy_of], "identity")
         self.by_name()
+        self.by_position()
         for by, key in _WAYS:
             self.in_turn(by, key)
         return self.found
@@ -90,6 +91,23 @@ class _Matching:
             name = without_wrappers(tensor.name)
             if tensor.identity not in self.found and name in names:
                 self.found[tensor.identity] = Counterpart(names[name], "name")
+
+    def by_position(self) -> None:
+        """One optimizer of all parameters in their order: each stale tensor stands where its parameter stands now."""
+        places = {tensor.identity: place for place, tensor in reversed(list(enumerate(self.optimizer.held)))}
+        order = [parameter for parameter in self.optimizer.parameters if parameter.requires_grad]
+        free = {parameter.identity for parameter in self.still_free()}
+        matched = {}
+        for tensor in self.left:
+            if tensor.identity in self.found:
+                continue
+            place = places[tensor.identity]
+            live = order[place] if place < len(order) else None
+            same = live is not None and live.global_shape == self.optimizer.specs[tensor.spec].shape
+            if live is None or not same or live.identity not in free:
+                return  # the order is another one
+            matched[tensor.identity] = Counterpart(live, "shape and order")
+        self.found |= matched
 
     def in_turn(self, by: str, key: _Key) -> None:
         """Of each shape, the first live parameter goes to the first stale tensor, and so on."""

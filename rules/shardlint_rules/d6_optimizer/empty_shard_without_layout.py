@@ -33,14 +33,19 @@ class EmptyShardWithoutLayout(Rule):
     severity = Severity.ERROR
     needs = (Section.OPTIMIZER,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[LiveParameter, list[HeldTensor]]]:
         optimizer, places_of = facts.require(Section.OPTIMIZER), facts.require(Section.OPTIMIZER).held_by_parameter()
-        ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
         for index, parameter in enumerate(optimizer.parameters):
             places = places_of.get(index, [])
             apart = parameter.flat or any(optimizer.optimizer_of(place).partitioned for place in places)
             if prod(parameter.global_shape) and not apart:
-                yield from self.look_at(optimizer, parameter, places, ranks)
+                yield parameter, places
+
+    def judge(self, subject: tuple[LiveParameter, list[HeldTensor]], facts: Facts) -> Iterator[Finding]:
+        ranks = (facts.environment.rank,) if facts.environment.world_size > 1 else ()
+        return self.look_at(facts.require(Section.OPTIMIZER), *subject, ranks)
 
     def look_at(
         self, optimizer: OptimizerFacts, parameter: LiveParameter, places: list[HeldTensor], ranks: tuple[int, ...]

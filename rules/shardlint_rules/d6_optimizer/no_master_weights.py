@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, TensorValues
 
 _MANTISSA = {"bfloat16": 7, "float16": 10}
 _SMALLEST = {"bfloat16": -133, "float16": -24}  # exponents of the spacing of subnormal numbers
@@ -41,22 +41,25 @@ class NoMasterWeights(Rule):
     severity = Severity.WARNING
     needs = (Section.OPTIMIZER, Section.VALUES)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "16-bit parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[LiveParameter, HeldTensor, TensorValues | None]]:
+        """Parameters in 16 bits that are updated in place, with their statistics."""
         optimizer, values = facts.require(Section.OPTIMIZER), facts.require(Section.VALUES).by_name()
-        unknown = set()
         for tensor in optimizer.held:
             parameter, dtype = optimizer.parameter_of(tensor), optimizer.specs[tensor.spec].dtype
-            if parameter is None or dtype not in _MANTISSA or not _updated_in_place(optimizer, tensor, parameter):
-                continue
-            kind = optimizer.optimizer_of(tensor).qualified_type.rpartition(".")[2]
-            if not any(name in kind.lower() for name in _STEP_IS_RATE):
-                unknown.add(kind)
-                continue
-            seen = values.get(parameter.fqn)
-            if seen is not None and seen.magnitude:
-                yield from self.small_steps(optimizer, tensor, parameter, seen.magnitude)
-        if unknown:
-            raise NotEvaluated(f"how large a step of {', '.join(sorted(unknown))} is depends on the gradients")
+            if parameter is not None and dtype in _MANTISSA and _updated_in_place(optimizer, tensor, parameter):
+                yield parameter, tensor, values.get(parameter.fqn)
+
+    def judge(self, subject: tuple[LiveParameter, HeldTensor, TensorValues | None], facts: Facts) -> Iterable[Finding]:
+        parameter, tensor, seen = subject
+        optimizer = facts.require(Section.OPTIMIZER)
+        kind = optimizer.optimizer_of(tensor).qualified_type.rpartition(".")[2]
+        if not any(name in kind.lower() for name in _STEP_IS_RATE):
+            raise NotEvaluated(f"how large a step of {kind} is depends on the gradients")
+        if seen is None or (seen.magnitude is None and not seen.zero and seen.elements):
+            raise NotEvaluated("its values were not looked at")
+        return self.small_steps(optimizer, tensor, parameter, seen.magnitude) if seen.magnitude else ()
 
     def small_steps(
         self, optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter, magnitude: float
@@ -83,7 +86,7 @@ def spacing(magnitude: float, dtype: str) -> float:
 def _updated_in_place(optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter) -> bool:
     if tensor.main or parameter.main is not None or not parameter.requires_grad:
         return False
-    options = optimizer.group_of(tensor).options
-    if any(options.get(name) for name in _ROUNDING) or optimizer.optimizer_of(tensor).partitioned:
+    instance, options = optimizer.optimizer_of(tensor), optimizer.group_of(tensor).options
+    if any(options.get(name) or instance.settings.get(name) for name in _ROUNDING) or instance.partitioned:
         return False
     return not any(part in name.lower() for name in tensor.state for part in _MASTER)

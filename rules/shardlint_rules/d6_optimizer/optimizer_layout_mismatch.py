@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, Unknown
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, known
 from shardlint.names import glob_matches
 
 from ._held import partitioned, where
@@ -29,7 +30,8 @@ class OptimizerLayoutMismatch(Rule):
     ## What it does
     Compares global shape, mesh axis names, mesh shape and placements of every main parameter, main gradient and
     state tensor with those of the parameter that it belongs to. State without dimensions (a step count) is left
-    out, and so is state that is factored by design (the option `other-shapes`).
+    out, and so is state that is factored by design (the option `other-shapes`), and state in one dim with as many
+    elements as all tensors of the group together, as LBFGS keeps it.
 
     ## Why it is unsafe
     Update rules combine these tensors element by element. With another layout, either the step raises, or broadcasting
@@ -49,24 +51,43 @@ class OptimizerLayoutMismatch(Rule):
     needs = (Section.OPTIMIZER,)
     options_type = LayoutOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "tensor"
+
+    def subjects(self, facts: Facts) -> Iterator[LiveParameter | tuple[HeldTensor, int] | Unknown]:
+        """Parameters with a main copy or gradient, held tensors with state and the elements of their group."""
         optimizer = facts.require(Section.OPTIMIZER)
         reasons = partitioned(optimizer)
+        yield from (Unknown(reason) for reason in reasons)
         for parameter in optimizer.parameters if not reasons else ():
-            for role, spec in (("main parameter", parameter.main), ("main gradient", parameter.main_gradient)):
-                if spec is not None and not parameter.flat:
-                    yield from self.compare(optimizer, parameter.fqn, role, parameter.spec, spec)
+            if not parameter.flat and (parameter.main is not None or parameter.main_gradient is not None):
+                yield parameter
+        elements: dict[int, int] = {}
         for tensor in optimizer.held:
-            yield from self.state_of(optimizer, tensor, optimizer.parameter_of(tensor))
-        if reasons:
-            raise NotEvaluated("; ".join(reasons))
+            elements[tensor.group] = elements.get(tensor.group, 0) + prod(optimizer.specs[tensor.spec].shape)
+        yield from ((tensor, elements[tensor.group]) for tensor in optimizer.held if tensor.state)
 
-    def state_of(
-        self, optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter | None
-    ) -> Iterator[Finding]:
+    def judge(self, subject: LiveParameter | tuple[HeldTensor, int] | Unknown, facts: Facts) -> Iterator[Finding]:
+        optimizer = facts.require(Section.OPTIMIZER)
+        if isinstance(subject, LiveParameter):
+            roles = (("main parameter", subject.main), ("main gradient", subject.main_gradient))
+            for role, spec in roles:
+                if spec is not None:
+                    yield from self.compare(optimizer, subject.fqn, role, subject.spec, spec)
+            return
+        tensor, elements = known(subject)
+        yield from self.state_of(optimizer, tensor, elements)
+
+    def subject_name(self, subject: object) -> str:
+        if isinstance(subject, tuple):
+            return f"the tensor at position {subject[0].position} of group {subject[0].group}"
+        return super().subject_name(subject)
+
+    def state_of(self, optimizer: OptimizerFacts, tensor: HeldTensor, elements: int) -> Iterator[Finding]:
+        parameter = optimizer.parameter_of(tensor)
         subject = parameter.fqn if parameter is not None else where(optimizer, tensor)
         for name, spec in tensor.state.items():
-            if not any(glob_matches(glob, name) for glob in self.options.other_shapes):
+            flat = optimizer.specs[spec].shape == (elements,)  # one state for all tensors of the group, end to end
+            if not flat and not any(glob_matches(glob, name) for glob in self.options.other_shapes):
                 yield from self.compare(optimizer, subject, f"state {name}", tensor.spec, spec)
 
     def compare(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, Unknown
+from shardlint.facts import LiveParameter, known
 from shardlint.names import glob_matches
 
 from ._held import counterparts, partitioned
@@ -43,23 +44,34 @@ class ParameterNotOptimised(Rule):
     needs = (Section.OPTIMIZER,)
     options_type = NotOptimisedOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "trainable parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[LiveParameter, bool] | Unknown]:
+        """Every parameter that needs a gradient, and whether it is held, or once was and is D603's."""
         optimizer = facts.require(Section.OPTIMIZER)
         if reasons := partitioned(optimizer):
-            raise NotEvaluated("; ".join(reasons))
-        stale = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}
+            yield Unknown("; ".join(reasons))
+            return
+        replaced = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}
+        held = {tensor.parameter for tensor in optimizer.held}
         nobody = facts.ranks.unheld_on(facts.environment.rank) if facts.ranks is not None else None
-        for parameter in optimizer.not_held():
-            if nobody is not None and parameter.fqn not in nobody:
-                continue
-            if not parameter.requires_grad or parameter.identity in stale or self.declared(parameter.aliases):
-                continue
-            yield self.finding(
-                subject=parameter.fqn,
-                message=f"trainable, but in no parameter group (of {len(optimizer.groups)})",
-                evidence={"aliases": parameter.aliases, "shape": parameter.global_shape},
-                owner=parameter.owner or None,
-            )
+        for index, parameter in enumerate(optimizer.parameters):
+            if parameter.requires_grad:
+                elsewhere = nobody is not None and parameter.fqn not in nobody
+                yield parameter, index in held or elsewhere or parameter.identity in replaced
+
+    def judge(self, subject: tuple[LiveParameter, bool] | Unknown, facts: Facts) -> Iterable[Finding]:
+        parameter, held = known(subject)
+        if held or self.declared(parameter.aliases):
+            return ()
+        groups = len(facts.require(Section.OPTIMIZER).groups)
+        finding = self.finding(
+            subject=parameter.fqn,
+            message=f"trainable, but in no parameter group (of {groups})",
+            evidence={"aliases": parameter.aliases, "shape": parameter.global_shape},
+            owner=parameter.owner or None,
+        )
+        return (finding,)
 
     def declared(self, names: tuple[str, ...]) -> bool:
         return any(glob_matches(glob, name) for glob in self.options.declared for name in names)

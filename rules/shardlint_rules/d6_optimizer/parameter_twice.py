@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import HeldTensor
+from shardlint.facts import HeldTensor, OptimizerFacts
 
 from ._held import where
 
@@ -33,20 +33,25 @@ class ParameterTwice(Rule):
     severity = Severity.ERROR
     needs = (Section.OPTIMIZER,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        optimizer = facts.require(Section.OPTIMIZER)
+    noun = "tensor"
+
+    def subjects(self, facts: Facts) -> Iterator[list[HeldTensor]]:
+        """The places of each tensor that an optimizer holds."""
         places: dict[tuple[str, int], list[HeldTensor]] = {}
-        for tensor in optimizer.held:
+        for tensor in facts.require(Section.OPTIMIZER).held:
             key = ("live", tensor.parameter) if tensor.parameter is not None else ("stale", tensor.identity)
             places.setdefault(key, []).append(tensor)
-        for tensors in places.values():
-            if len(tensors) < 2:
-                continue
-            parameter = optimizer.parameter_of(tensors[0])
-            texts = [where(optimizer, tensor) for tensor in tensors]
-            yield self.finding(
-                subject=texts[0] if parameter is None else parameter.fqn,
-                kind=SubjectKind.MODEL if parameter is None else SubjectKind.TENSOR,
-                message=f"expected one place in the optimizers, found {len(texts)}: {'; '.join(texts)}",
-                evidence={"places": texts},
-            )
+        yield from places.values()
+
+    def judge(self, tensors: list[HeldTensor], facts: Facts) -> Iterable[Finding]:
+        return (self.twice(facts.require(Section.OPTIMIZER), tensors),) if len(tensors) > 1 else ()
+
+    def twice(self, optimizer: OptimizerFacts, tensors: list[HeldTensor]) -> Finding:
+        parameter = optimizer.parameter_of(tensors[0])
+        texts = [where(optimizer, tensor) for tensor in tensors]
+        return self.finding(
+            subject=texts[0] if parameter is None else parameter.fqn,
+            kind=SubjectKind.MODEL if parameter is None else SubjectKind.TENSOR,
+            message=f"expected one place in the optimizers, found {len(texts)}: {'; '.join(texts)}",
+            evidence={"places": texts},
+        )

@@ -37,22 +37,21 @@ class StateKeyedByPosition(Rule):
     severity = Severity.WARNING
     needs = (Section.OPTIMIZER,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "stored state"
+
+    def subjects(self, facts: Facts) -> tuple[StoredOptimizerFacts, ...]:
+        return facts.require(Section.OPTIMIZER).stored
+
+    def judge(self, stored: StoredOptimizerFacts, facts: Facts) -> Iterator[Finding]:
         optimizer = facts.require(Section.OPTIMIZER)
-        unknown = [
-            f"{stored_state.path}: {stored_state.problem}" for stored_state in optimizer.stored if stored_state.problem
-        ]
-        readable = [stored_state for stored_state in optimizer.stored if not stored_state.problem]
-        if readable and any(instance.partitioned for instance in optimizer.optimizers):
-            unknown.append("the optimizer holds flat parts of many parameters")
-            readable = []
-        for stored in readable:
-            if stored.named and stored.format == "dcp":
-                yield from self.by_name(optimizer, stored)
-            else:
-                yield from self.by_position(optimizer, stored)
-        if unknown:
-            raise NotEvaluated("; ".join(unknown))
+        if stored.problem:
+            raise NotEvaluated(stored.problem)
+        if any(instance.partitioned for instance in optimizer.optimizers):
+            raise NotEvaluated("the optimizer holds flat parts of many parameters")
+        if stored.named and stored.format == "dcp":
+            yield from self.by_name(optimizer, stored)
+        else:
+            yield from self.by_position(optimizer, stored)
 
     def by_name(self, optimizer: OptimizerFacts, stored: StoredOptimizerFacts) -> Iterator[Finding]:
         names = {parameter.key for parameter in stored.parameters}

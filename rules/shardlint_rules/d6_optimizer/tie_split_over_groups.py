@@ -37,26 +37,32 @@ class TieSplitOverGroups(Rule):
     severity = Severity.WARNING
     needs = (Section.OPTIMIZER, Section.MODEL)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "pair of copies"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[str, LiveParameter, LiveParameter, HeldTensor, HeldTensor]]:
+        """Pairs that the optimizers hold both, with the first place of each."""
         optimizer = facts.require(Section.OPTIMIZER)
         places_of = optimizer.held_by_parameter()
         index = {parameter.identity: number for number, parameter in enumerate(optimizer.parameters)}
         for left, right in copies(facts):
             first, second = places_of.get(index[left.identity]), places_of.get(index[right.identity])
-            if not first or not second:
-                continue
-            differs = _differences(optimizer, first[0], second[0])
-            if differs:
-                yield self.finding(
-                    subject=left.fqn,
-                    message=f"a copy of {right.fqn}, optimised with other settings: {'; '.join(differs)}",
-                    evidence={
-                        "copy": right.fqn,
-                        "places": [where(optimizer, tensor) for tensor in (first[0], second[0])],
-                    },
-                    owner=left.owner or None,
-                    key=right.fqn,
-                )
+            if first and second:
+                yield f"{left.fqn} = {right.fqn}", left, right, first[0], second[0]
+
+    def judge(
+        self, subject: tuple[str, LiveParameter, LiveParameter, HeldTensor, HeldTensor], facts: Facts
+    ) -> Iterator[Finding]:
+        _, left, right, *places = subject
+        optimizer = facts.require(Section.OPTIMIZER)
+        differs = _differences(optimizer, *places)
+        if differs:
+            yield self.finding(
+                subject=left.fqn,
+                message=f"a copy of {right.fqn}, optimised with other settings: {'; '.join(differs)}",
+                evidence={"copy": right.fqn, "places": [where(optimizer, tensor) for tensor in places]},
+                owner=left.owner or None,
+                key=right.fqn,
+            )
 
 
 def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
@@ -65,7 +71,7 @@ def copies(facts: Facts) -> Iterator[tuple[LiveParameter, LiveParameter]]:
     optimizer = facts.require(Section.OPTIMIZER)
     names = {alias: parameter for parameter in optimizer.parameters for alias in parameter.aliases}
     seen: set[tuple[int, int]] = set()
-    for target, source in (*wanted_pairs(model).items(), *_same_origin(facts)):
+    for target, source in (*wanted_pairs(model, facts.contract).items(), *_same_origin(facts)):
         left, right = names.get(target), names.get(source)
         if left is not None and right is not None and left.identity != right.identity:
             pair = (left.identity, right.identity)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from shardlint import NotEvaluated
-from shardlint.facts import RuntimeFacts
+from shardlint.facts import RuntimeFacts, TracedUnit
 
 
 def complete(runtime: RuntimeFacts) -> None:
     """Raise `NotEvaluated` when the trace lost events, so that what is absent proves nothing."""
     if runtime.dropped:
         raise NotEvaluated(f"the trace dropped {runtime.dropped} events beyond its limit")
+
+
+def seen(unit: TracedUnit) -> None:
+    """Raise `NotEvaluated` when the forwards of `unit` cannot be seen."""
+    if not unit.observed:
+        raise NotEvaluated(f"its forward cannot be seen: {unit.why_unobserved or 'it is not observed'}")
 
 
 def after_backward(runtime: RuntimeFacts) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import RuntimeFacts
+from shardlint.facts import RuntimeFacts, TracedUnit
+from shardlint.names import listed
 
 
 class AllGatherPending(Rule):
@@ -34,24 +35,31 @@ class AllGatherPending(Rule):
     needs = (Section.RUNTIME,)
     related_config = ("forward_prefetch", "backward_prefetch")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "unit"
+
+    def subjects(self, facts: Facts) -> Iterable[tuple[str, TracedUnit | None, list[int]]]:
         runtime = facts.require(Section.RUNTIME)
-        if not any(unit.sharded for unit in runtime.units):
-            return
+        units = {unit.name: unit for unit in runtime.units if unit.sharded}
+        if not units:
+            return ()
         if not runtime.optimizer_stepped and runtime.raised:
             raise NotEvaluated(f"no optimizer step was traced; the traced block raised {runtime.raised}")
         if not runtime.optimizer_stepped and not runtime.backwards:
             raise NotEvaluated("neither a backward nor an optimizer step was traced")
-        moments: dict[str, list[int]] = {}
+        looks: dict[str, list[int]] = {name: [] for name in units}
         for gather in runtime.pending:
-            moments.setdefault(gather.unit, []).append(gather.look)
-        for name, looks in moments.items():
+            looks.setdefault(gather.unit, []).append(gather.look)
+        return [(name, units.get(name), numbers) for name, numbers in looks.items()]
+
+    def judge(self, subject: tuple[str, TracedUnit | None, list[int]], facts: Facts) -> Iterator[Finding]:
+        name, unit, looks = subject
+        runtime = facts.require(Section.RUNTIME)
+        if looks:
             when = "at the optimizer step" if runtime.looks[looks[0]] == "optimizer-step" else "after the backward"
             yield self._unconsumed(runtime, name, f"was still unconsumed {when}", Severity.ERROR, looks)
-        for unit in runtime.units:
-            if unit.discarded and unit.name not in moments:
-                text = "was thrown away unconsumed at the end of the backward"
-                yield self._unconsumed(runtime, unit.name, text, Severity.WARNING, [])
+        elif unit is not None and unit.discarded:
+            text = "was thrown away unconsumed at the end of the backward"
+            yield self._unconsumed(runtime, name, text, Severity.WARNING, [])
 
     def _unconsumed(self, runtime: RuntimeFacts, name: str, text: str, severity: Severity, looks: list[int]) -> Finding:
         by = [unit.name for unit in runtime.units if name in (*unit.forward_prefetch, *unit.backward_prefetch)]
@@ -60,6 +68,6 @@ class AllGatherPending(Rule):
             kind=SubjectKind.UNIT,
             owner=name,
             severity=severity,
-            message=f"its all-gather {text}" + (f"; prefetched by {by[0]}" if by else ""),
+            message=f"its all-gather {text}" + (f"; prefetched by {listed(by)}" if by else ""),
             evidence={"looks": looks, "prefetched_by": by},
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.names import counted
@@ -31,21 +31,26 @@ class ForwardFieldMissing(Rule):
     needs = (Section.RUNTIME, Section.CONTRACT)
     related_config = ("contract.data.forward-fields", "contract.data.runtime-fields")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime, contract = facts.require(Section.RUNTIME), facts.contract
-        data = contract.data if contract is not None else None
-        if data is None or not (data.forward_fields or data.runtime_fields):
-            return
-        steps = list(runtime.training_steps())
-        if not steps:
+    noun = "declared field"
+
+    def subjects(self, facts: Facts) -> Iterable[str]:
+        contract = facts.require(Section.CONTRACT)
+        data = contract.data
+        declared = () if data is None else dict.fromkeys((*data.forward_fields, *data.runtime_fields))
+        if declared and not any(facts.require(Section.RUNTIME).training_steps()):
             raise NotEvaluated("no forward of the model with gradients was traced")
-        for name in dict.fromkeys((*data.forward_fields, *data.runtime_fields)):
-            without = [step for step in steps if name not in step.fields]
-            if without:
-                missed = f"{len(without)} of {counted(len(steps), 'traced forward')}"
-                yield self.finding(
-                    subject=name,
-                    kind=SubjectKind.FIELD,
-                    message=f"{missed} did not get the declared field {name}",
-                    evidence={"steps": [step.index for step in without], "given": without[0].fields},
-                )
+        return declared
+
+    def judge(self, name: str, facts: Facts) -> Iterator[Finding]:
+        steps = list(facts.require(Section.RUNTIME).training_steps())
+        without = [step for step in steps if name not in step.fields]
+        if any(given.startswith("<") for step in without for given in step.fields):
+            raise NotEvaluated("a forward got positional arguments of which the signature tells no name")
+        if without:
+            missed = f"{len(without)} of {counted(len(steps), 'traced forward')}"
+            yield self.finding(
+                subject=name,
+                kind=SubjectKind.FIELD,
+                message=f"{missed} did not get the declared field {name}",
+                evidence={"steps": [step.index for step in without], "given": without[0].fields},
+            )

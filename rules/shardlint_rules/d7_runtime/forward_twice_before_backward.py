@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import RuntimeFacts, TracedUnit
 
-from ._traces import complete
+from ._traces import complete, seen
 
 
 class ForwardTwiceBeforeBackward(Rule):
@@ -33,27 +34,43 @@ class ForwardTwiceBeforeBackward(Rule):
     severity = Severity.WARNING
     needs = (Section.RUNTIME,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "checkpointed unit"
+
+    def subjects(self, facts: Facts) -> Iterable[tuple[TracedUnit, set[int]]]:
         runtime = facts.require(Section.RUNTIME)
+        units = [unit for unit in runtime.units if unit.sharded and unit.checkpointed and not unit.at_root]
+        if not units:
+            return ()
         complete(runtime)
-        counted = {step.index for step in runtime.training_steps()}
-        open_steps: dict[str, set[int]] = {}
-        worst: dict[str, set[int]] = {}
-        for event in runtime.events:
-            if event.kind == "forward" and event.step in counted:
-                steps = open_steps.setdefault(event.unit, set())
-                steps.add(event.step)
-                if len(steps) > len(worst.get(event.unit, ())):
-                    worst[event.unit] = set(steps)
-            elif event.kind in ("backward", "recompute"):
-                open_steps.pop(event.unit, None)
-        for unit in runtime.units:
-            steps = worst.get(unit.name, set())
-            if unit.sharded and unit.checkpointed and not unit.at_root and len(steps) > 1:
-                yield self.finding(
-                    subject=unit.name,
-                    kind=SubjectKind.UNIT,
-                    owner=unit.name,
-                    message=f"ran forward in {len(steps)} checkpointed micro-steps before any backward",
-                    evidence={"steps": sorted(steps), "checkpointed": unit.checkpointed},
-                )
+        if not any(runtime.training_steps()):
+            raise NotEvaluated("no forward of the model with gradients was traced")
+        worst = _most_open(runtime)
+        return [(unit, worst.get(unit.name, set())) for unit in units]
+
+    def judge(self, subject: tuple[TracedUnit, set[int]], facts: Facts) -> Iterator[Finding]:
+        unit, steps = subject
+        seen(unit)
+        if len(steps) > 1:
+            yield self.finding(
+                subject=unit.name,
+                kind=SubjectKind.UNIT,
+                owner=unit.name,
+                message=f"ran forward in {len(steps)} checkpointed micro-steps before any backward",
+                evidence={"steps": sorted(steps), "checkpointed": unit.checkpointed},
+            )
+
+
+def _most_open(runtime: RuntimeFacts) -> dict[str, set[int]]:
+    """For each unit the micro-steps of most forwards with gradients that had no backward of the unit in between."""
+    counted = {step.index for step in runtime.training_steps()}
+    open_steps: dict[str, set[int]] = {}
+    worst: dict[str, set[int]] = {}
+    for event in runtime.events:
+        if event.kind == "forward" and event.step in counted:
+            steps = open_steps.setdefault(event.unit, set())
+            steps.add(event.step)
+            if len(steps) > len(worst.get(event.unit, ())):
+                worst[event.unit] = set(steps)
+        elif event.kind in ("backward", "recompute"):
+            open_steps.pop(event.unit, None)
+    return worst

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import DataSemanticsFacts, GradientFacts, RuntimeFacts
-from shardlint.names import counted, listed
+from shardlint.names import counted
 
 from ._traces import after_backward
+
+
+@frozen
+class _Modality:
+    """A modality, those of its fields that were given (None: none is named), its trainable parameters' gradients."""
+
+    name: str
+    given: tuple[str, ...] | None
+    gradients: list[GradientFacts]
 
 
 class ModalityWithoutGradient(Rule):
@@ -36,24 +47,24 @@ class ModalityWithoutGradient(Rule):
     needs = (Section.RUNTIME, Section.CONTRACT)
     related_config = ("contract.data.modality-fields", "contract.data.modality-parameters")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime, contract = facts.require(Section.RUNTIME), facts.contract
-        data = contract.data if contract is not None else None
+    noun = "modality"
+
+    def subjects(self, facts: Facts) -> Iterator[_Modality]:
+        runtime, data = facts.require(Section.RUNTIME), facts.require(Section.CONTRACT).data
         if data is None or not data.modality_parameters:
             return
         after_backward(runtime)
-        unknown = []
-        for modality, globs in data.modality_parameters.items():
+        for name, globs in data.modality_parameters.items():
             gradients = [gradient for gradient in runtime.gradients if _named(gradient, globs)]
-            if not gradients:
-                continue
-            given = _given(runtime, data, modality)
-            if given is None:
-                unknown.append(modality)
-            elif given and not any(named_gradient.finite for named_gradient in gradients):
-                yield self._silent(modality, given, gradients)
-        if unknown:
-            raise NotEvaluated(f"the contract names no fields of {listed(unknown)}, so no step is known to hold it")
+            given = _given(runtime, data, name)
+            if gradients and given != ():
+                yield _Modality(name, given, gradients)
+
+    def judge(self, modality: _Modality, facts: Facts) -> Iterator[Finding]:
+        if modality.given is None:
+            raise NotEvaluated(f"the contract names no fields of {modality.name}, so no step is known to hold it")
+        if not any(gradient.finite for gradient in modality.gradients):
+            yield self._silent(modality.name, modality.given, modality.gradients)
 
     def _silent(self, modality: str, given: tuple[str, ...], gradients: list[GradientFacts]) -> Finding:
         bad = sum(1 for gradient in gradients if gradient.not_finite)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.facts import GradientFacts, RuntimeFacts
+from shardlint.facts import GradientFacts, RuntimeFacts, is_known
 
 
 class NonFiniteGradient(Rule):
@@ -31,19 +31,27 @@ class NonFiniteGradient(Rule):
     severity = Severity.ERROR
     needs = (Section.RUNTIME,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "gradient"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[GradientFacts, str, int]]:
         runtime = facts.require(Section.RUNTIME)
-        bad = [gradient for gradient in runtime.gradients if gradient.not_finite]
-        origin = _first_met(runtime, bad)
-        for bad_gradient in bad:
-            looks = len(runtime.looks)
-            when = "" if looks == 1 else f" at {len(bad_gradient.not_finite)} of {looks} looks"
-            first = f"; the backward met it first in {origin}" if origin and len(bad) > 1 else ""
+        bad = [gradient for gradient in runtime.gradients if is_known(gradient.not_finite) and gradient.not_finite]
+        origin = _first_met(runtime, bad) if len(bad) > 1 else ""
+        for gradient in runtime.gradients:
+            if gradient.present:
+                yield gradient, origin, len(bad)
+
+    def judge(self, subject: tuple[GradientFacts, str, int], facts: Facts) -> Iterator[Finding]:
+        gradient, origin, bad = subject
+        if gradient.not_finite:
+            looks = len(facts.require(Section.RUNTIME).looks)
+            when = "" if looks == 1 else f" at {len(gradient.not_finite)} of {looks} looks"
+            first = f"; the backward met it first in {origin}" if origin else ""
             yield self.finding(
-                subject=bad_gradient.fqn,
-                owner=bad_gradient.units[0] if bad_gradient.units else None,
+                subject=gradient.fqn,
+                owner=gradient.units[0] if gradient.units else None,
                 message=f"its gradient holds NaN or Inf{when}{first}",
-                evidence={"looks": bad_gradient.not_finite, "first_met_in": origin, "parameters": len(bad)},
+                evidence={"looks": gradient.not_finite, "first_met_in": origin, "parameters": bad},
             )
 
 

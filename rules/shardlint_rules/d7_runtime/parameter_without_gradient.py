@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
+from shardlint.facts import EXPERT, GradientFacts, TracedUnit
 from shardlint.names import counted, glob_matches, listed, pattern_of
 
 from ._traces import after_backward
@@ -29,6 +29,26 @@ class UnusedOptions:
     """`unused`: globs over names of parameters that are not expected to get gradients (heads that no loss uses)."""
 
     unused: tuple[str, ...] = ()
+
+
+@frozen
+class _Parameter:
+    """
+    A parameter's gradient, the unit that holds it, and the gradients that are reported in one finding with it.
+
+    `missing` says that it had none although one was to be expected, `cut` that a reentrant checkpoint cut it off.
+    """
+
+    gradient: GradientFacts
+    unit: TracedUnit | None
+    together: Sequence[GradientFacts]
+    missing: bool
+    cut: bool
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+        return self.gradient.fqn
 
 
 class ParameterWithoutGradient(Rule):
@@ -58,39 +78,50 @@ class ParameterWithoutGradient(Rule):
     needs = (Section.RUNTIME,)
     options_type = UnusedOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = facts.require(Section.RUNTIME)
-        missing = [
-            gradient for gradient in runtime.gradients if not runtime.reached(gradient) and not self._declared(gradient)
-        ]
-        missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
-        if runtime.raised:  # when nothing at all has a graph, the backward itself raises
-            cut = {unit.name for unit in runtime.units if unit.cut_off}
-            yield from self._missing(
-                runtime, [missing_gradient for missing_gradient in missing if cut.intersection(missing_gradient.units)]
-            )
-        after_backward(runtime)
-        yield from self._missing(runtime, missing)
+    noun = "trainable parameter"
 
-    def _missing(self, runtime: RuntimeFacts, missing: list[GradientFacts]) -> Iterator[Finding]:
+    def subjects(self, facts: Facts) -> Iterator[_Parameter]:
+        runtime = facts.require(Section.RUNTIME)
+        asked = [gradient for gradient in runtime.gradients if not self._declared(gradient)]
+        missing = [gradient for gradient in asked if not runtime.reached(gradient)]
+        missing = _without_idle_experts(missing, runtime.gradients, _experts(facts))
+        left, numbers = _by_unit(missing), {id(gradient) for gradient in missing}
         units = runtime.unit_by_name()
-        left: dict[str, list[GradientFacts]] = {}
-        for gradient in missing:
-            left.setdefault(gradient.units[0] if gradient.units else "", []).append(gradient)
+        cut = {unit.name for unit in runtime.units if unit.cut_off}
+        if not (runtime.raised and any(cut.intersection(gradient.units) for gradient in missing)):
+            after_backward(runtime)
         whole = {name: len(items) for name, items in runtime.gradients_by_unit().items()}
-        for name, items in left.items():
-            unit = units.get(name)
-            if unit is not None and len(items) > 1 and len(items) == whole[name]:
-                yield self._unit(unit, items)
-            else:
-                for gradient in items:
-                    yield self._parameter(gradient, unit)
+        for gradient in asked:
+            name = gradient.units[0] if gradient.units else ""
+            together = left.get(name, ())
+            alone = name not in units or len(together) < 2 or len(together) != whole[name]
+            yield _Parameter(
+                gradient,
+                units.get(name),
+                (gradient,) if alone else together,
+                missing=id(gradient) in numbers,
+                cut=bool(cut.intersection(gradient.units)),
+            )
+
+    def judge(self, parameter: _Parameter, facts: Facts) -> Iterator[Finding]:
+        gradient, unit, together = parameter.gradient, parameter.unit, parameter.together
+        runtime = facts.require(Section.RUNTIME)
+        if runtime.reached(gradient):
+            return
+        if runtime.raised and not parameter.cut:
+            after_backward(runtime)  # when nothing at all has a graph, the backward itself raises
+        if not parameter.missing or gradient is not together[0]:
+            return  # an expert without tokens, or told with the first one of its unit
+        if unit is not None and len(together) > 1:
+            yield self._unit(unit, together)
+        else:
+            yield self._parameter(gradient, unit)
 
     def _declared(self, gradient: GradientFacts) -> bool:
         names = gradient.aliases or (gradient.fqn,)
         return any(glob_matches(glob, name) for glob in self.options.unused for name in names)
 
-    def _unit(self, unit: TracedUnit, items: list[GradientFacts]) -> Finding:
+    def _unit(self, unit: TracedUnit, items: Sequence[GradientFacts]) -> Finding:
         names = [gradient.fqn for gradient in items]
         return self._report(
             unit.name,
@@ -104,7 +135,7 @@ class ParameterWithoutGradient(Rule):
         return self._report(gradient.fqn, SubjectKind.TENSOR, "got no gradient in any traced step", unit, [gradient])
 
     def _report(
-        self, subject: str, kind: SubjectKind, text: str, unit: TracedUnit | None, items: list[GradientFacts]
+        self, subject: str, kind: SubjectKind, text: str, unit: TracedUnit | None, items: Sequence[GradientFacts]
     ) -> Finding:
         cut = unit is not None and unit.cut_off
         idle = all(gradient.module_ran is False for gradient in items)
@@ -124,6 +155,14 @@ class ParameterWithoutGradient(Rule):
         )
 
 
+def _by_unit(gradients: list[GradientFacts]) -> dict[str, list[GradientFacts]]:
+    """The gradients by the first unit that holds them; those of no unit under the empty name."""
+    left: dict[str, list[GradientFacts]] = {}
+    for gradient in gradients:
+        left.setdefault(gradient.units[0] if gradient.units else "", []).append(gradient)
+    return left
+
+
 def _experts(facts: Facts) -> set[str]:
     if facts.sharding is None:
         return set()
@@ -134,7 +173,7 @@ def _without_idle_experts(
     missing: list[GradientFacts], every: tuple[GradientFacts, ...], experts: set[str]
 ) -> list[GradientFacts]:
     """Leave out experts without tokens: not called, while another of the same block got gradients."""
-    busy = {_block(gradient.fqn) for gradient in every if gradient.present}
+    busy = {block for gradient in every if (block := _block(gradient.fqn)) and gradient.present}
 
     def idle(gradient: GradientFacts) -> bool:
         if gradient.module_ran:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 from attrs import frozen
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import RuntimeFacts, TracedUnit
 from shardlint.names import counted, pattern_of
 
-from ._traces import complete
+from ._traces import complete, seen
 
 
 @frozen
@@ -19,6 +20,23 @@ class _Place:
 
     fault: str = ""
     between: tuple[str, ...] = ()
+
+
+@frozen
+class _Prefetch:
+    """A target of a unit in one direction, and the orders of the micro-steps in which the unit ran."""
+
+    unit: TracedUnit
+    direction: str
+    target: str
+    traced: TracedUnit | None
+    targets: tuple[str, ...]
+    orders: list[tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        """The two ends."""
+        return f"{self.unit.name} to {self.target}"
 
 
 class PrefetchOrder(Rule):
@@ -46,25 +64,35 @@ class PrefetchOrder(Rule):
     needs = (Section.RUNTIME,)
     related_config = ("forward_prefetch", "backward_prefetch")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        runtime = facts.require(Section.RUNTIME)
-        complete(runtime)
-        hidden = {unit.name for unit in runtime.units if not unit.observed}
-        for direction, attribute in (("forward", "forward_prefetch"), ("backward", "backward_prefetch")):
-            orders = _orders(runtime, direction)
-            for unit in runtime.units:
-                for target in dict.fromkeys(getattr(unit, attribute)):
-                    if target not in hidden and target != unit.name:
-                        yield from self.target(unit, direction, target, getattr(unit, attribute), orders)
+    noun = "prefetch target"
 
-    def target(
-        self, unit: TracedUnit, direction: str, target: str, targets: tuple[str, ...], orders: list[tuple[str, ...]]
-    ) -> Iterator[Finding]:
-        places = [_place(order, unit.name, target, len(targets)) for order in orders if unit.name in order]
-        if not places or any(not place.fault for place in places):
+    def subjects(self, facts: Facts) -> Iterator[_Prefetch]:
+        runtime = facts.require(Section.RUNTIME)
+        units = runtime.unit_by_name()
+        prefetching = [unit for unit in runtime.units if unit.forward_prefetch or unit.backward_prefetch]
+        if not prefetching:
             return
-        place = places[0]
-        order = next(order for order in orders if unit.name in order)
+        complete(runtime)
+        for direction in ("forward", "backward"):
+            orders = _orders(runtime, direction)
+            if runtime.raised and not orders:
+                raise NotEvaluated(f"the traced block raised {runtime.raised}")
+            for unit in prefetching:
+                targets = unit.forward_prefetch if direction == "forward" else unit.backward_prefetch
+                ran = [order for order in orders if unit.name in order]
+                for name in dict.fromkeys(targets):
+                    if name != unit.name and (ran or not unit.observed):
+                        yield _Prefetch(unit, direction, name, units.get(name), targets, ran)
+
+    def judge(self, prefetch: _Prefetch, facts: Facts) -> Iterator[Finding]:
+        unit, direction, target, traced, targets, orders = attrs.astuple(prefetch, recurse=False)
+        for end in (unit, traced):
+            if end is not None:
+                seen(end)
+        places = [_place(order, unit.name, target, len(targets)) for order in orders]
+        if any(not place.fault for place in places):
+            return
+        place, order = places[0], orders[0]
         position = order.index(unit.name)
         yield self.finding(
             subject=unit.name,

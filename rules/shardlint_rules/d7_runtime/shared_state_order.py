@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.contract_globs import first_match
 from shardlint.facts import StateEvent
+
+_TRACE = "<trace>"
 
 
 class SharedStateOrder(Rule):
@@ -34,53 +36,61 @@ class SharedStateOrder(Rule):
     needs = (Section.RUNTIME,)
     related_config = ("contract.shared-state",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "shared state"
+
+    def subjects(self, facts: Facts) -> Iterable[tuple[str, list[StateEvent]]]:
         runtime = facts.require(Section.RUNTIME)
-        declared = (
-            {declared_state.name: declared_state.producers for declared_state in facts.contract.shared_state}
-            if facts.contract
-            else {}
-        )
-        for (state, fault), events in _faults(runtime.state_events, declared).items():
-            by = events[0].by or "an unnamed module"
+        by_state: dict[str, list[StateEvent]] = {}
+        for event in runtime.state_events:
+            by_state.setdefault(event.state, []).append(event)
+        return (*by_state.items(), *([(_TRACE, [])] if runtime.state_dropped else []))
+
+    def judge(self, subject: tuple[str, list[StateEvent]], facts: Facts) -> Iterator[Finding]:
+        state, events = subject
+        if state == _TRACE:
+            yield self._overflow(facts.require(Section.RUNTIME).state_dropped)
+        shared = facts.contract.shared_state if facts.contract else ()
+        declared = [glob for entry in shared if entry.name == state for glob in entry.producers]
+        for fault, wrong in _faults(events, declared).items():
+            by = wrong[0].by or "an unnamed module"
             yield self.finding(
                 subject=state,
                 kind=SubjectKind.FIELD,
-                owner=events[0].by or None,
-                message=f"{fault} by {by} in micro-step {events[0].step}",
-                evidence={"by": [event.by for event in events], "steps": [event.step for event in events]},
+                owner=wrong[0].by or None,
+                message=f"{fault} by {by} in micro-step {wrong[0].step}",
+                evidence={"by": [event.by for event in wrong], "steps": [event.step for event in wrong]},
                 key=fault,
             )
-        if runtime.state_dropped:
-            yield self.finding(
-                subject="<trace>",
-                kind=SubjectKind.FIELD,
-                message=f"{runtime.state_dropped} events of shared states were dropped beyond the trace's limit",
-                evidence={"dropped": runtime.state_dropped},
-                key="overflow",
-            )
+
+    def _overflow(self, dropped: int) -> Finding:
+        return self.finding(
+            subject=_TRACE,
+            kind=SubjectKind.FIELD,
+            message=f"{dropped} events of shared states were dropped beyond the trace's limit",
+            evidence={"dropped": dropped},
+            key="overflow",
+        )
 
 
-def _faults(
-    events: Iterable[StateEvent], declared: dict[str, tuple[str, ...]]
-) -> dict[tuple[str, str], list[StateEvent]]:
-    faults: dict[tuple[str, str], list[StateEvent]] = {}
-    producers: dict[tuple[str, int], list[str]] = {}
+def _faults(events: Iterable[StateEvent], declared: Sequence[str]) -> dict[str, list[StateEvent]]:
+    """The faulty events of one state by what is wrong with them; `declared` are the globs of its producers."""
+    faults: dict[str, list[StateEvent]] = {}
+    producers: dict[int, list[str]] = {}
     for event in events:
-        before = producers.setdefault((event.state, event.step), [])
+        before = producers.setdefault(event.step, [])
         fault = ""
         if event.kind == "produced":
             if event.recompute:
                 fault = "produced again in recomputation"
-            elif before and (event.by in before or not _all_declared((*before, event.by), declared.get(event.state))):
+            elif before and (event.by in before or not _all_declared((*before, event.by), declared)):
                 fault = "produced twice"
             before.append(event.by)
         elif not before and not event.recompute:
             fault = "consumed before it was produced"
         if fault:
-            faults.setdefault((event.state, fault), []).append(event)
+            faults.setdefault(fault, []).append(event)
     return faults
 
 
-def _all_declared(producers: Iterable[str], globs: tuple[str, ...] | None) -> bool:
-    return bool(globs) and all(first_match(globs or (), (name,)) for name in producers)
+def _all_declared(producers: Iterable[str], globs: Sequence[str]) -> bool:
+    return bool(globs) and all(first_match(globs, (name,)) for name in producers)

@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import DirectUse, GradientFacts, RuntimeFacts, TracedUnit
+from attrs import frozen
+
+from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import DirectUse, GradientFacts, TracedUnit
 from shardlint.names import listed
 
-from ._traces import complete
+from ._traces import complete, seen
+
+
+@frozen
+class _Use:
+    """A unit, whether its forward ran, the gradients of its parameters, and torch functions that were given some."""
+
+    unit: TracedUnit
+    ran: bool
+    gradients: list[GradientFacts]
+    uses: list[DirectUse]
+    units: dict[str, TracedUnit]
+    forwarded: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The unit's name."""
+        return self.unit.name
 
 
 class UnitBypassed(Rule):
@@ -37,24 +56,32 @@ class UnitBypassed(Rule):
     severity = Severity.ERROR
     needs = (Section.RUNTIME,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "unit"
+
+    def subjects(self, facts: Facts) -> Iterator[_Use]:
         runtime = facts.require(Section.RUNTIME)
+        if not (runtime.steps or runtime.events or runtime.backwards or runtime.direct_uses):
+            return
         forwarded = runtime.forwarded()
         gradients = runtime.gradients_by_unit()
+        units = runtime.unit_by_name()
         uses: dict[str, list[DirectUse]] = {}
         for use in runtime.direct_uses:
             uses.setdefault(use.unit, []).append(use)
-        elsewhere = _ran_elsewhere(facts)
-        for unit in runtime.units:
-            if unit.observed:
-                ran, used = unit.name in forwarded, uses.get(unit.name, [])
-                reasons = _reasons(unit, ran, gradients[unit.name], used, runtime, elsewhere=unit.name in elsewhere)
-                if reasons:
-                    yield self.bypassed(unit, ran, reasons, used)
-        complete(runtime)
-        hidden = [unit.name for unit in runtime.units if not unit.observed]
-        if hidden:
-            raise NotEvaluated(f"forwards cannot be seen inside compiled modules: {listed(hidden)}")
+        for name, unit in units.items():
+            yield _Use(unit, name in forwarded, gradients[name], uses.get(name, []), units, forwarded)
+
+    def judge(self, use: _Use, facts: Facts) -> Iterator[Finding]:
+        seen(use.unit)
+        runtime = facts.require(Section.RUNTIME)
+        # What a trace that lost events did not see may have been among them.
+        lost = not use.ran and bool(runtime.dropped)
+        elsewhere = use.unit.name in _ran_elsewhere(facts)
+        reasons = _reasons(use, whole=not lost, elsewhere=elsewhere)
+        if reasons:
+            yield self.bypassed(use.unit, use.ran or lost, reasons, use.uses)
+        if lost:
+            complete(runtime)
 
     def bypassed(self, unit: TracedUnit, ran: bool, reasons: list[str], uses: list[DirectUse]) -> Finding:
         start = "past its own forward" if ran else "its own forward never ran"
@@ -87,23 +114,16 @@ def _ran_elsewhere(facts: Facts) -> set[str]:
     return {name.removeprefix("unit ") for name in entered}
 
 
-def _reasons(
-    unit: TracedUnit,
-    ran: bool,
-    gradients: list[GradientFacts],
-    uses: list[DirectUse],
-    runtime: RuntimeFacts,
-    *,
-    elsewhere: bool,
-) -> list[str]:
-    reasons = []
-    if uses:
-        first = uses[0]
+def _reasons(use: _Use, *, whole: bool, elsewhere: bool) -> list[str]:
+    """What speaks for a bypass; with `whole` also what does because the unit's forward never ran."""
+    unit, reasons = use.unit, []
+    if use.uses:
+        first = use.uses[0]
         place = f" at {first.where}" if first.where else ""
         reasons.append(f"{first.function}() was given the sharded {first.parameter}{place}")
     if unit.while_sharded:
         reasons.append(f"{listed(unit.while_sharded)} ran while its parameters were sharded")
-    if ran:
+    if use.ran or not whole:
         return reasons
     if unit.inner_runs:
         reasons.append(f"{listed(unit.inner_runs)} inside it ran")
@@ -111,18 +131,15 @@ def _reasons(
         return reasons  # the gradients are those of the ranks where it ran
     got = [
         gradient.fqn
-        for gradient in gradients
-        if gradient.present > gradient.zero and not _reached_elsewhere(gradient, unit, runtime)
+        for gradient in use.gradients
+        if gradient.present > gradient.zero and not _reached_elsewhere(gradient, use)
     ]
     if got:
         reasons.append(f"{listed(got)} got gradients")
     return reasons
 
 
-def _reached_elsewhere(gradient: GradientFacts, unit: TracedUnit, runtime: RuntimeFacts) -> bool:
+def _reached_elsewhere(gradient: GradientFacts, use: _Use) -> bool:
     """Whether the gradient can be another unit's that holds the parameter too, or that cannot be watched."""
-    forwarded = runtime.forwarded()
-    units = runtime.unit_by_name()
-    return any(
-        name in forwarded or not units[name].observed for name in gradient.units if name != unit.name and name in units
-    )
+    others = (name for name in gradient.units if name != use.unit.name and name in use.units)
+    return any(name in use.forwarded or not use.units[name].observed for name in others)

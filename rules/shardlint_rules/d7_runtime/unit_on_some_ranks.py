@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from attrs import frozen
+
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import RankDifference, UnitFacts
+from shardlint.facts import RankDifference, TracedUnit, UnitFacts
 from shardlint.names import ranges
+
+from ._traces import seen
+
+
+@frozen
+class _Compared:
+    """Something that was compared between the ranks, the unit that it is on this rank, and what differs."""
+
+    name: str
+    unit: TracedUnit | None
+    differences: list[RankDifference]
 
 
 class UnitOnSomeRanks(Rule):
@@ -34,17 +47,28 @@ class UnitOnSomeRanks(Rule):
     severity = Severity.ERROR
     needs = (Section.RUNTIME, Section.RANKS)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "unit"
+
+    def subjects(self, facts: Facts) -> Iterator[_Compared]:
         ranks, runtime = facts.require(Section.RANKS), facts.require(Section.RUNTIME)
         traced = set(ranks.runtime_traced)
         if not any(len(traced.intersection(group)) > 1 for group in ranks.compared):
             raise NotEvaluated("no two ranks that share a mesh or a reduction had a trace")
-        units = facts.sharding.units if facts.sharding else ()
-        if any(_allows_unused(unit) for unit in units):
+        if any(_allows_unused(unit) for unit in (facts.sharding.units if facts.sharding else ())):
             return
+        units = {f"unit {unit.name}": unit for unit in runtime.units}
+        differences: dict[str, list[RankDifference]] = {name: [] for name in units}
         for difference in ranks.runtime:
             if difference.field in ("entered", "gradient"):
-                yield self.difference(difference, runtime.raised)
+                differences.setdefault(difference.fqn, []).append(difference)
+        for name, found in differences.items():
+            yield _Compared(name, units.get(name), found)
+
+    def judge(self, compared: _Compared, facts: Facts) -> Iterator[Finding]:
+        if compared.unit is not None and not compared.differences:
+            seen(compared.unit)
+        for difference in compared.differences:
+            yield self.difference(difference, facts.require(Section.RUNTIME).raised)
 
     def difference(self, difference: RankDifference, raised: str) -> Finding:
         kind, _, subject = difference.fqn.partition(" ")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
+from shardlint import Examined, Facts, Finding, HeavyRule, LiveTarget, NotEvaluated, Phase, Severity, SubjectKind
+from shardlint.names import counted
 from shardlint.weights import ExportUnknownError, check_export
 from shardlint_rules._files import READ_FILES
 
@@ -48,12 +49,14 @@ class ExportDiffers(HeavyRule):
     tags = (READ_FILES,)
     related_config = ("checkpoint.renames",)
 
+    noun = "stored key"
+
     def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.model is None or live.checkpoint is None:
             return "it compares the export of a live model with the checkpoint that was loaded into it"
         return FLATTENED if flattened(facts) else ""
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding]:
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         if live.model is None or live.checkpoint is None or self.unready(facts, live):
             raise NotEvaluated(self.unready(facts, live))
         try:
@@ -67,6 +70,8 @@ class ExportDiffers(HeavyRule):
             )
         except ExportUnknownError as error:
             raise NotEvaluated(str(error)) from error
+        stored = len(facts.checkpoint.entries) if facts.checkpoint else 1
+        yield Examined(judged=stored, evidence=f"{counted(stored, 'stored key')} against what saving would write")
         for group in groups:
             first = group.first
             more = f" ({group.count} like this)" if group.count > 1 else ""

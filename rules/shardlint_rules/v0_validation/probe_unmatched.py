@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+
+from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.contract_globs import matches_any, meant_across_dots
 from shardlint.analysis.keys import Candidates
 from shardlint.names import counted
+
+
+@frozen(slots=False)
+class _Names:
+    """The names of all parameters, and what finds near ones among them."""
+
+    all: tuple[str, ...]
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        return Candidates(self.all)
 
 
 class ProbeUnmatched(Rule):
@@ -32,20 +46,25 @@ class ProbeUnmatched(Rule):
     needs = (Section.CONTRACT, Section.MODEL)
     related_config = ("contract.probes",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        contract = facts.require(Section.CONTRACT)
+    noun = "required probe"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[str, _Names]]:
         model = facts.require(Section.MODEL)
-        names = tuple(alias for tensor in model.parameters for alias in tensor.aliases)
-        lost = [probe.glob for probe in contract.probes if probe.required and not matches_any(probe.glob, names)]
-        candidates = Candidates(names) if lost else None
-        for glob in dict.fromkeys(lost):
-            near = candidates.near(glob) if candidates else ()
-            hint = f"; the nearest names are {', '.join(near)}" if near else ""
-            if wider := meant_across_dots(glob, names):
-                hint = f"; `*` is one segment of a name: {wider!r} would match"
-            yield self.finding(
-                subject=glob,
-                kind=SubjectKind.PATTERN,
-                message=f"the required probe {glob!r} matches none of {counted(len(names), 'parameter name')}{hint}",
-                evidence={"nearest": near, "parameters": len(names)},
-            )
+        names = _Names(tuple(alias for tensor in model.parameters for alias in tensor.aliases))
+        probes = facts.require(Section.CONTRACT).probes
+        return ((glob, names) for glob in dict.fromkeys(probe.glob for probe in probes if probe.required))
+
+    def judge(self, subject: tuple[str, _Names], facts: Facts) -> Iterator[Finding]:
+        glob, names = subject
+        if matches_any(glob, names.all):
+            return
+        near = names.candidates.near(glob)
+        hint = f"; the nearest names are {', '.join(near)}" if near else ""
+        if wider := meant_across_dots(glob, names.all):
+            hint = f"; `*` is one segment of a name: {wider!r} would match"
+        yield self.finding(
+            subject=glob,
+            kind=SubjectKind.PATTERN,
+            message=f"the required probe {glob!r} matches none of {counted(len(names.all), 'parameter name')}{hint}",
+            evidence={"nearest": near, "parameters": len(names.all)},
+        )

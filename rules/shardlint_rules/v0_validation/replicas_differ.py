@@ -18,8 +18,11 @@ from shardlint import (
     SubjectKind,
     Unfinished,
 )
+from shardlint.names import counted
 
 from ._flat import FLATTENED, flattened
+
+_UNDECIDED = "ranks that share no mesh and no wrapper hold different bits, and nothing says that they hold replicas"
 
 
 @frozen(kw_only=True)
@@ -64,6 +67,8 @@ class ReplicasDiffer(HeavyRule):
     severity = Severity.ERROR
     options_type = ReplicaOptions
 
+    noun = "replicated shard"
+
     def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.model is None:
             return "it compares live replicas, and no model was built"
@@ -94,13 +99,16 @@ class ReplicasDiffer(HeavyRule):
                 evidence={"reference": group.reference, "differing": group.ranks},
                 ranks=group.everywhere,
             )
+        compared = result.compared_replicas
+        evidence = f"{counted(compared, 'shard')} on more than one of {counted(result.world_size, 'rank')}: same bits"
+        undecided = result.undecided
+        yield Examined(
+            judged=compared,
+            unknown=len(undecided),
+            first_unknown=f"{undecided[0]}: {_UNDECIDED}" if undecided else "",
+            evidence=evidence if compared and not result.replicas else "",
+        )
         if result.incomplete:
             raise Unfinished(result.incomplete)
         if result.world_size == 1 and not result.errors:
             raise NotEvaluated("there is one rank, so there are no replicas")
-        why = "ranks that share no mesh and no wrapper hold different bits of it, and nothing says they are replicas"
-        yield Examined(
-            judged=result.judged,
-            unknown=len(result.undecided),
-            first_unknown=f"{result.undecided[0]}: {why}" if result.undecided else "",
-        )

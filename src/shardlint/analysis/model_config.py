@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from ..facts import EMPTY, FrozenDict, ModelFacts, NotEvaluated, PartConfig, known
+
 LOADED_QUANTISATION = ("quantization_config",)
 """The key under which Transformers reads the quantisation of a checkpoint."""
 
@@ -15,6 +17,25 @@ EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_nu
 """The keys under which model families keep the number of routed experts."""
 
 _TEXT_PARTS = ("text_config", "language_config", "llm_config", "thinker_config", "decoder")
+
+
+def model_configurations(model: ModelFacts) -> tuple[PartConfig, ...]:
+    """
+    Every configuration that describes parameters of the model: one of the whole, or those of its parts.
+
+    The FQN of each says which parameters it describes: those below it. Empty for a model without any.
+    """
+    if model.config is not None or model.config_unreadable:
+        whole = PartConfig(fqn=model.config_fqn, config=model.config or EMPTY, unreadable=model.config_unreadable)
+        return (whole, *model.part_configs)
+    return model.part_configs
+
+
+def known_settings(part: PartConfig) -> FrozenDict:
+    """The settings of a configuration. Raises `NotEvaluated` when it could not be read."""
+    if part.unreadable:
+        raise NotEvaluated(f"the configuration of {part.fqn or 'the model'} cannot be read: {part.unreadable}")
+    return part.config
 
 
 def quantisation_settings(
@@ -41,7 +62,8 @@ def config_number(config: Mapping[str, Any] | None, *names: str) -> int | None:
 
 
 def is_whole_number(value: object) -> TypeGuard[int]:
-    """Whether `value` is an integer, which a bool is not here."""
+    """Whether `value` is an integer, which a bool is not here. Raises `UnknownFact` when it is not known."""
+    value = known(value)
     return isinstance(value, int) and not isinstance(value, bool)
 
 

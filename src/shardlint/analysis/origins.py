@@ -66,7 +66,7 @@ class _Sources:
         self.plans = facts.plan.tensor_by_name() if facts.plan is not None else {}
         self.reported = load is not None and load.reported
         self.missing = set(load.missing) | {item.key for item in load.mismatched} if load is not None else set()
-        self.ties = wanted_pairs(facts.model) if facts.model is not None else {}
+        self.ties = wanted_pairs(facts.model, facts.contract) if facts.model is not None else {}
 
     def origin(self, tensor: TensorFacts) -> TensorOrigin:
         """The first thing that is known, the surest first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import click
 from attrs import evolve, frozen
 
-from .base import option
+from .base import Problem, option
 from .options import stacked
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"([0-9]+)([KMGT]?)I?B?\Z", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SHOW_SECONDS = 0.2
+
+
+class FractionType(click.FloatRange):
+    """A fraction above 0 and at most 1, which not a number is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        fraction = super().convert(value, param, ctx)
+        if math.isnan(fraction):
+            self.fail(f"expected a fraction above 0 and at most 1, got {value!r}", param, ctx)
+        return fraction
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
@@ -51,7 +62,7 @@ weight_options: Callable[[Any], Any] = stacked(
     option(
         "Weights",
         "--sample",
-        type=click.FloatRange(0.0, 1.0, min_open=True),
+        type=FractionType(0.0, 1.0, min_open=True),
         default=1.0,
         metavar="FRACTION",
         help="Look at this fraction of the weights only; implies --heavy. A sample never passes: it proves nothing "
@@ -102,6 +113,22 @@ class WeightChoices:
             "--replicas": self.replicas or "as the rule's options say",
         }
 
+    def check_report(self) -> None:
+        """
+        Find out before anything is built whether the reports can be written.
+
+        Raises `Problem` when the folder cannot be made or nothing can be written into it.
+        """
+        if self.weight_report is None:
+            return
+        from ..weights.report_files import check_writable
+
+        try:
+            check_writable(Path(self.weight_report).expanduser())
+        except OSError as error:
+            why = error.strerror or error
+            raise Problem(f"--weight-report {self.weight_report}: expected a folder to write to: {why}") from error
+
     def apply(self, facts: Facts, live: LiveTarget | None, rank_timeout: float = 0.0) -> LiveTarget | None:
         """
         The live target with these limits.
@@ -113,7 +140,7 @@ class WeightChoices:
         if self.reference is not None:
             if live is not None or facts.checkpoint is None:
                 raise click.UsageError("--reference compares two checkpoints: TARGET must be a checkpoint too")
-            live = LiveTarget(checkpoint=Path(facts.checkpoint.path), reference=Path(self.reference))
+            live = LiveTarget(checkpoint=Path(facts.checkpoint.path), reference=Path(self.reference).expanduser())
         if self.asks and (live is None or live.checkpoint is None):
             option = "--sample" if self.sample < 1.0 else "--weight-report"
             raise click.UsageError(
@@ -126,7 +153,7 @@ class WeightChoices:
             live,
             sample=self.sample,
             max_memory=self.max_memory,
-            reports=None if self.weight_report is None else Path(self.weight_report),
+            reports=None if self.weight_report is None else Path(self.weight_report).expanduser(),
             replicas=self.replicas,
             rank_timeout=rank_timeout or None,
         )

@@ -66,7 +66,7 @@ def parse_outputs(
         reporter = reporters[name]
         if colon and not file:
             raise Problem(f"{where} {text}: expected NAME or NAME:FILE, got no FILE after the colon")
-        path = Path(file) if file else None
+        path = Path(file).expanduser() if file else None
         if path is not None:
             check_writable(path, f"{where} {text}")
         outputs.append(Output(name, reporter, path))
@@ -180,7 +180,7 @@ def write_whole(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
-    with atomic_file(Path(path)) as stream:
+    with atomic_file(Path(path).expanduser()) as stream:
         stream.write(text)
 
 

@@ -47,6 +47,15 @@ target_options: Callable[[Any], Any] = stacked(
 )
 
 
+external_option: Callable[[Any], Any] = option(
+    "Target",
+    "--external",
+    metavar="MODULE:NAME",
+    help="Tensors outside the module: an object with parameter_names() and shards(), or a function that returns it "
+    "(called with the model).",
+)
+
+
 @frozen
 class TargetRequest:
     """What was asked to be looked at."""
@@ -55,6 +64,7 @@ class TargetRequest:
     checkpoint: str | None = None
     contract: str | None = None
     arguments: tuple[str, ...] = ()
+    external: str | None = None
 
 
 def obtain(
@@ -70,7 +80,7 @@ def obtain(
     from ..collect import collect_resolved
 
     with _stdout_to_stderr():
-        resolved = _resolved_here(request)
+        resolved = _with_external(_resolved_here(request), request.external)
         facts = collect_resolved(
             resolved,
             collect_options(settings, registry, contract=request.contract, values=values),
@@ -89,6 +99,25 @@ def obtain(
     return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
 
 
+def _with_external(resolved: Resolved, text: str | None) -> Resolved:
+    """The target with the external state that `--external` names. Raises `click.UsageError` and `ImportProblem`."""
+    if text is None:
+        return resolved
+    from ..introspect.importing import import_object
+    from ..target import check_external
+
+    if resolved.target is None or resolved.target.model is None:
+        raise click.UsageError("--external is about tensors beside a model: TARGET must be a builder")
+    external = import_object(text)
+    if not hasattr(external, "shards") or isinstance(external, type):
+        external = external(resolved.target.model)
+    try:
+        check_external(external)
+    except TypeError as error:
+        raise click.UsageError(f"--external {text}: {error}") from error
+    return evolve(resolved, target=evolve(resolved.target, external=external))
+
+
 def _resolved_here(request: TargetRequest) -> Resolved:
     """
     Resolve the target and come back to the current folder, which a builder may have left.
@@ -103,7 +132,9 @@ def _resolved_here(request: TargetRequest) -> Resolved:
         resolved = resolve(request.target, request.arguments)
         target = resolved.target
         if target is not None and target.checkpoint is not None and Path.cwd() != here:
-            resolved = evolve(resolved, target=evolve(target, checkpoint=Path(target.checkpoint).absolute()))
+            resolved = evolve(
+                resolved, target=evolve(target, checkpoint=Path(target.checkpoint).expanduser().absolute())
+            )
     finally:
         os.chdir(here)
     return resolved

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..analysis.wrapper_names import without_adapter
 from ..facts import AdapterFacts
 from ..introspect.attributes import own, qualified, read
 from ..introspect.plain import encodable
 from ..introspect.walk import Walk, WalkedModule, registry, text
-from ..names import natural_key
+from ..names import below, joined, natural_key
 
+_TASK_MODULES = {
+    "SEQ_CLS": ("classifier", "score"),
+    "TOKEN_CLS": ("classifier", "score"),
+    "QUESTION_ANS": ("qa_outputs",),
+}
+"""What PEFT adds to `modules_to_save` for a task, whether the model has such modules or not."""
 _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 
 
@@ -32,12 +39,11 @@ def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
 def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> AdapterFacts:
     base = _base_of(walk, holder)
     targets = read(config, "target_modules")
-    matched = [
-        module.fqn for module in walk.modules if _below(module.fqn, holder.fqn) and _carries(module.module, name)
-    ]
-    keys = (
-        key for tensor in walk.tensors for key in tensor.names if _below(key, holder.fqn) and name in key.split(".")
-    )
+    inside = [module for module in walk.modules if below(module.fqn, holder.fqn)]
+    carriers = [module for module in inside if _carries(module.module, name)]
+    matched = [module.fqn for module in carriers if _parameter_name(module) is None]
+    keys = (key for tensor in walk.tensors for key in tensor.names if below(key, holder.fqn) and name in key.split("."))
+    layers = read(config, "layers_to_transform")
     return AdapterFacts(
         name=encodable(name),
         kind=_kind(config),
@@ -47,8 +53,17 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
         pattern=encodable(targets) if isinstance(targets, str) else "",
         target_parameters=_texts(read(config, "target_parameters")),
         modules_to_save=_texts(read(config, "modules_to_save")),
+        task_modules=_task_modules(config),
+        layers=None if layers is None else _integers(layers),
+        layers_pattern=_texts(read(config, "layers_pattern")),
+        rank_patterns=_texts([*(read(config, "rank_pattern") or ()), *(read(config, "alpha_pattern") or ())]),
         matched=tuple(sorted(matched, key=natural_key)),
+        matched_parameters=_ordered(_adapted_parameter(module, base.fqn) for module in carriers),
+        saved=_ordered(
+            _in_base(alias, base.fqn) for module in inside if _saves(module, name) for alias in module.names
+        ),
         keys=tuple(sorted(keys, key=natural_key)),
+        active=_is_active(walk, holder, name, matched),
         restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
     )
 
@@ -64,8 +79,52 @@ def _base_of(walk: Walk, holder: WalkedModule) -> WalkedModule:
     return base
 
 
-def _below(name: str, prefix: str) -> bool:
-    return not prefix or name == prefix or name.startswith(f"{prefix}.")
+def _in_base(name: str, base: str) -> str:
+    """The name within the base model of a module, without what PEFT puts around modules."""
+    return without_adapter(name.removeprefix(f"{base}.") if base else name)
+
+
+def _parameter_name(module: WalkedModule) -> str | None:
+    """The name of the one parameter that the layer adapts, None when it adapts its module."""
+    name = module.values.get("parameter_name")
+    return name if isinstance(name, str) else None
+
+
+def _adapted_parameter(module: WalkedModule, base: str) -> str | None:
+    name = _parameter_name(module)
+    return None if name is None else joined(_in_base(module.fqn, base), encodable(name))
+
+
+def _saves(module: WalkedModule, adapter: str) -> bool:
+    """Whether the module is a wrapper that holds a trained copy of a module for the adapter."""
+    copies = registry(module.module, "_modules").get("modules_to_save")
+    return copies is not None and adapter in {text(key) for key in registry(copies, "_modules")}
+
+
+def _task_modules(config: Any) -> tuple[str, ...]:
+    task = read(config, "task_type")
+    return _TASK_MODULES.get(str(read(task, "value", task)), ())
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    numbers = value if isinstance(value, Iterable) else (value,)
+    return tuple(number for number in numbers if isinstance(number, int))
+
+
+def _ordered(names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names if name}, key=natural_key))
+
+
+def _is_active(walk: Walk, holder: WalkedModule, name: str, matched: list[str]) -> bool | None:
+    """Whether the adapter is in use: as the model around it says, else the layers that carry it."""
+    carriers = [module.module for module in walk.modules if module.fqn in set(matched)]
+    for source, attribute in ((holder.module, "active_adapter"), *((layer, "active_adapters") for layer in carriers)):
+        active = read(source, attribute)
+        if isinstance(active, str):
+            return active == name
+        if isinstance(active, (list, tuple)):
+            return name in active
+    return None
 
 
 def _carries(module: Any, adapter: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -12,6 +12,7 @@ from attrs import evolve
 from ..contract import Contract, Recipe
 from ..diagnostics import last_frame
 from ..facts import (
+    PACK_SECTION,
     CollectionProblem,
     Environment,
     Facts,
@@ -78,6 +79,7 @@ class Assembly:
         self.absent[Section.RANKS.value] = "the ranks of a job were not compared"
         facts = self._packs(evolve(facts, environment=environment()))
         missing = {section.value: self.absent.get(section.value, "") for section in Section if not facts.has(section)}
+        missing |= {name: reason for name, reason in self.absent.items() if name.startswith(PACK_SECTION)}
         absent = FrozenDict({name: reason for name, reason in missing.items() if reason})
         return evolve(facts, absent=absent, problems=tuple(self.problems))
 
@@ -92,7 +94,7 @@ class Assembly:
             self.absent[Section.MODEL.value] = "no model was given"
         else:
             walked = self.walk
-            section = model_facts(walked, placeholders=resolved.placeholders, config=config)
+            section = model_facts(walked, placeholders=resolved.placeholders)
             facts = evolve(facts, model=section)
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
         contract = contract_facts(resolved, self.walk, runtime=self.options.runtime or self.target.trace is not None)
@@ -186,6 +188,7 @@ class Assembly:
             self.absent[Section.PLAN.value] = self.absent[Section.CHECKPOINT.value]
             return None
         from ..analysis.contract_globs import exclusions_of
+        from ..loading.declared import declared_targets
         from ..loading.plan import ConfigRefusedError, PlanUnknownError, collect_plan
 
         try:
@@ -195,6 +198,7 @@ class Assembly:
                 model_facts=facts.model,
                 renames=self.options.renames,
                 exclusions=exclusions_of(facts.contract),
+                declared=declared_targets(self.walk, facts.contract, self.target.external),
             )
         except PlanUnknownError as error:
             self.absent[Section.PLAN.value] = str(error)
@@ -252,11 +256,16 @@ class Assembly:
         raise TargetError(f"expected what shardlint.trace() gave as the trace, got {type(trace).__name__}")
 
     def _packs(self, facts: Facts) -> Facts:
+        written: dict[str, PackCollector] = {}
         for pack in self.pack_collectors:
             try:
                 value = pack.collect(self.target, self.walk, facts)
-                if value is not None:
-                    facts = evolve(facts, **{pack.section: _checked(pack.section, value)})
+                if value is None:
+                    continue
+                earlier = written.setdefault(pack.section, pack)
+                if earlier is not pack and earlier.label != pack.label:
+                    raise ValueError(f"the pack {earlier.label} writes the section {pack.section} too ({earlier.name})")
+                facts = _with_section(facts, pack.section, value)
             except (Exception, SystemExit) as error:
                 self._pack_failed(pack, error)
         return facts
@@ -283,6 +292,16 @@ def _check_model(model: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(model, torch.nn.Module):
         raise TargetError(f"expected a torch.nn.Module as the model, got {type(model).__name__}")
+
+
+def _with_section(facts: Facts, section: str, value: Any) -> Facts:
+    """The facts with a section that a pack collected. Raises `TypeError` or `ValueError` for a value that is none."""
+    if not section.startswith(PACK_SECTION):
+        return evolve(facts, **{section: _checked(section, value)})
+    if not isinstance(value, Mapping):
+        raise TypeError(f"the section {section!r} takes a mapping, the collector returned {type(value).__name__}")
+    pack = section.removeprefix(PACK_SECTION)
+    return evolve(facts, packs=FrozenDict({**facts.packs, pack: {**facts.packs.get(pack, {}), **value}}))
 
 
 def _checked(section: str, value: Any) -> Any:

@@ -192,6 +192,7 @@ def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bo
         probes=tuple(_like(ProbeFacts, probe) for probe in contract.probes),
         invariants=invariants,
         training_only_targets=contract.training_only_targets,
+        logical_shapes=contract.logical_shapes,
         inference_only_sources=contract.inference_only_sources,
         data=_like(DataSemanticsFacts, contract.data) if contract.data else None,
         shared_state=tuple(_like(SharedStateFacts, state) for state in contract.shared_state),
@@ -200,6 +201,7 @@ def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bo
         replacements=tuple(_replacement(replacement, walk) for replacement in contract.replacements),
         placeholders=contract.placeholders,
         lazy_buffers=contract.lazy_buffers,
+        ties=contract.ties,
         recipes=tuple(recipe.buffer for recipe in contract.recipes),
         problems=(*resolved.problems, *problems),
     )

@@ -22,15 +22,18 @@ _SEQUENCES = {
     "no_split_modules": "_no_split_modules",
 }
 _MARKS = (*_SEQUENCES.values(), "_tied_weights_keys", "base_model_prefix")
+_MARK_NAMES = frozenset(_MARKS)
 
 
 def declarations(walk: Walk) -> tuple[ClassDeclaration, ...]:
     """The declarations of every module whose class makes any, in walk order."""
     kinds = {type(module.module) for module in walk.modules}
     declaring = {kind for kind in kinds if any(class_attribute(kind, mark) not in (None, "") for mark in _MARKS)}
-    if not declaring:
-        return ()
-    chosen = [module for module in walk.modules if type(module.module) in declaring and not module.wrapper]
+    chosen = [
+        module
+        for module in walk.modules
+        if not module.wrapper and (type(module.module) in declaring or not _MARK_NAMES.isdisjoint(module.values))
+    ]
     return tuple([_declaration(walked.module, walked.fqn) for walked in chosen])
 
 

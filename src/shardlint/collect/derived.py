@@ -1,33 +1,37 @@
 """
 Buffers that follow from the configuration, computed again and compared.
 
-Three recipes, tried in turn: what the module itself promises (`_hp_rebuildable_buffer_specs`), the initialiser of the
-enclosing Transformers model, which writes every buffer that no checkpoint stores, and the constructor of a rotary
-embedding. They run on a copy of the module whose buffers are new and whose parameters are on meta, so that nothing
+Recipes, tried in turn: what the module itself promises (`_hp_rebuildable_buffer_specs`), the initialiser of the
+enclosing Transformers model, which writes every buffer that no checkpoint stores, and the module's constructor. They
+run on a copy of the module whose buffers are new and whose parameters are on meta, or make a new one, so that nothing
 of the model can be written; random numbers that they draw are put back.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..facts import DerivedBuffer
-from ..introspect.attributes import own, read
+from ..introspect.attributes import author_type, own, read
+from ..introspect.plain import encodable
 from ..introspect.walk import Walk, WalkedModule, registry, text
 from ..names import joined
+from .blank_copy import NoCopyError, blank_copy
 from .declarations import REBUILDABLE_SPECS, registry_set
 from .invariants import random_states_kept
+from .live_tensors import is_tensor
+from .rebuilt import NoRecipeError, Rebuilding
 
 LARGEST = 2**23  # elements of one buffer
 BUDGET = 2**26  # elements of all buffers
-_INNER = 64  # modules below one with derived buffers
 
 EQUAL_BELOW = 1e-4
 WRONG_ABOVE = 1e-2
+_ABSURD = 1e8
 
 
 @frozen
@@ -43,10 +47,11 @@ class _Item:
 
 @frozen
 class _Answer:
-    """What a recipe gives for one buffer: alternatives of which any is right."""
+    """What a recipe gives for one buffer: alternatives of which any is right. `guessed` says what is not certain."""
 
     recipe: str
     values: tuple[Any, ...]
+    guessed: str = ""
 
 
 def derived_buffers(walk: Walk) -> tuple[DerivedBuffer, ...]:
@@ -54,39 +59,45 @@ def derived_buffers(walk: Walk) -> tuple[DerivedBuffer, ...]:
     import torch
 
     budget = BUDGET
-    judged = []
+    judged: list[DerivedBuffer] = []
+    rebuilding = Rebuilding()
     with torch.no_grad(), torch.device("cpu"), random_states_kept():
         for items in _by_module(walk).values():
-            budget -= sum(candidate.buffer.numel() for candidate in items)
+            looked_at = [candidate for candidate in items if not _unreadable(candidate.buffer)]
+            judged += [_unknown(item, why) for item in items if (why := _unreadable(item.buffer))]
+            budget -= sum(candidate.buffer.numel() for candidate in looked_at)
             if budget < 0:
-                judged += [
-                    _unknown(candidate, "too many elements in all derived buffers together") for candidate in items
-                ]
-            else:
-                judged += _compared(items)
+                judged += [_unknown(item, "too many elements in all derived buffers together") for item in looked_at]
+            elif looked_at:
+                judged += _compared(looked_at, rebuilding)
     return tuple(judged)
 
 
 def _by_module(walk: Walk) -> dict[int, list[_Item]]:
-    models = {walked.fqn: walked.module for walked in walk.modules if _initialises(walked.module)}
+    models = initialising_models(walk)
     seen: set[int] = set()
     grouped: dict[int, list[_Item]] = {}
     for module in walk.modules:
         hidden = registry_set(module.module, "_non_persistent_buffers_set")
         for key, buffer in registry(module.module, "_buffers").items():
             name, promised = text(key), key in registry(module.module, REBUILDABLE_SPECS)
-            if (key in hidden or promised) and readable(buffer) and id(buffer) not in seen:
+            if (key in hidden or promised) and _has_values(buffer) and id(buffer) not in seen:
                 seen.add(id(buffer))
-                candidate = _Item(module, name, joined(module.fqn, name), _enclosing(models, module.fqn), buffer)
+                candidate = _Item(module, name, joined(module.fqn, name), enclosing(models, module.fqn), buffer)
                 grouped.setdefault(id(module.module), []).append(candidate)
     return grouped
+
+
+def initialising_models(walk: Walk) -> dict[str, Any]:
+    """The models of Transformers among the modules, by name: those that initialise what is in them."""
+    return {walked.fqn: walked.module for walked in walk.modules if _initialises(walked.module)}
 
 
 def _initialises(module: Any) -> bool:
     return any(base.__name__ == "PreTrainedModel" for base in type(module).__mro__)
 
 
-def _enclosing(models: Mapping[str, Any], fqn: str) -> Any:
+def enclosing(models: Mapping[str, Any], fqn: str) -> Any:
     """The innermost model around (or at) the module."""
     parts = fqn.split(".") if fqn else []
     for length in range(len(parts), -1, -1):
@@ -96,56 +107,120 @@ def _enclosing(models: Mapping[str, Any], fqn: str) -> Any:
     return None
 
 
+def _has_values(buffer: Any) -> bool:
+    """Whether a buffer is a tensor with elements that is not on meta (which D401 reports)."""
+    return is_tensor(buffer) and not read(buffer, "is_meta", False) and bool(buffer.numel())
+
+
+def _unreadable(buffer: Any) -> str:
+    """Why a buffer cannot be compared; empty when it can."""
+    if buffer.numel() > LARGEST:
+        return f"it has more than {LARGEST:,} elements"
+    return "" if readable(buffer) else f"a {type(buffer).__name__} of {buffer.dtype} is not compared"
+
+
 def readable(buffer: Any) -> bool:
     """Whether a buffer is a plain tensor whose values can be compared, and not too large."""
     return (
         type(buffer).__name__ in ("Tensor", "Buffer")
         and not read(buffer, "is_meta", True)
         and 0 < buffer.numel() <= LARGEST
-        and not buffer.dtype.is_complex
+        and str(read(buffer, "layout")) == "torch.strided"
+        and not buffer.is_quantized
     )
 
 
-def _compared(items: list[_Item]) -> Iterator[DerivedBuffer]:
-    try:
-        answers = _answers(items)
-    except Exception as error:  # the recipes are code of the model
-        reason = f"computing it again raised {type(error).__name__}: {error}"[:300]
-        yield from (_unknown(candidate, reason) for candidate in items)
-        return
+def _compared(items: list[_Item], rebuilding: Rebuilding) -> Iterator[DerivedBuffer]:
+    answers, reason = _answers(items, rebuilding)
     for candidate in items:
         answer = answers.get(candidate.name)
         if answer is None:
-            yield _unknown(candidate, "no recipe computes it")
-        elif _may_change(answer.values[0]):
-            yield _unknown(candidate, "it begins as a constant, as counters and caches do")
+            yield _unknown(candidate, reason)
+            continue
+        found = _judged(candidate, answer)
+        if found.status == "wrong" and _may_change(answer.values[0]):
+            detail = "it begins as a constant, as counters and caches do"
+            yield evolve(found, status="changing", error=None, detail=detail)
+        elif found.status == "wrong" and answer.guessed and not _garbage(candidate.buffer, answer.values[0]):
+            yield _unknown(candidate, answer.guessed)
         else:
-            yield _judged(candidate, answer)
+            yield found
 
 
 def _may_change(value: Any) -> bool:
     """Whether a buffer that begins so may rightly hold something else later: a counter, a cache, a running mean."""
-    if value.ndim == 0 or not value.dtype.is_floating_point:
-        return bool(value.ndim == 0)
+    if value.ndim == 0:
+        return not value.dtype.is_floating_point or float(value) in (0.0, 1.0)
     first = value.reshape(-1)[0]
-    return bool((value == first).all()) and (value.numel() > 1 or float(first) == 0.0)
+    if not bool((value == first).all()):
+        return False
+    return value.numel() > 1 or bool(first == 0)
+
+
+def _garbage(live: Any, wanted: Any) -> bool:
+    """Whether a buffer holds what no arguments of a constructor give in place of numbers that differ."""
+    import torch
+
+    live, wanted = live.detach().cpu(), wanted.cpu()
+    if live.shape != wanted.shape or not (live.is_floating_point() or live.is_complex()):
+        return False
+    if not bool(torch.isfinite(live).all()):
+        return bool(torch.isfinite(wanted).all())
+    constant = live.numel() > 1 and bool((live == live.reshape(-1)[0]).all())
+    return constant or float(live.abs().max()) > _ABSURD * max(float(wanted.abs().max()), 1.0)
 
 
 def _unknown(candidate: _Item, detail: str) -> DerivedBuffer:
-    return DerivedBuffer(fqn=candidate.fqn, recipe="", status="unknown", detail=detail)
+    falls = _falls(candidate.buffer) if candidate.name.endswith("inv_freq") and readable(candidate.buffer) else None
+    return DerivedBuffer(fqn=candidate.fqn, recipe="", status="unknown", detail=detail, falls=falls)
 
 
-def _answers(items: list[_Item]) -> dict[str, _Answer]:
+def _falls(buffer: Any) -> bool | None:
+    """Whether numbers are positive and none is larger than the one before, as the frequencies of positions are."""
+    import torch
+
+    if buffer.ndim != 1 or not buffer.dtype.is_floating_point:
+        return None
+    values = buffer.detach().float().cpu()
+    if not bool(torch.isfinite(values).all()) or not bool((values >= 0).all()) or not bool(values[0] > 0):
+        return False
+    return bool((values[1:] <= values[:-1]).all()) and (values.numel() == 1 or bool(values[0] > values[-1]))
+
+
+def _answers(items: list[_Item], rebuilding: Rebuilding) -> tuple[dict[str, _Answer], str]:
+    """What the recipes give for the buffers of one module, and why there is nothing for the others."""
     module = items[0].module.module
     wanted = {candidate.name for candidate in items}
-    answers = dict(_promised(module, wanted))
-    for recipe in (_initialised, _constructed):
-        left = wanted - set(answers)
-        if left:
-            answers |= {name: answer for name, answer in recipe(items[0]).items() if name in left}
+    recipes: tuple[Callable[[], Iterable[tuple[str, _Answer]]], ...] = (
+        lambda: _promised(module, wanted),
+        lambda: _initialised(items[0]).items(),
+        lambda: _constructed(items[0]).items(),
+        lambda: _rebuilt(items[0], rebuilding),
+    )
+    answers: dict[str, _Answer] = {}
+    reasons = []
+    for recipe in recipes:
+        if wanted <= set(answers):
+            break
+        try:
+            answers |= {name: answer for name, answer in recipe() if name in wanted and name not in answers}
+        except NoRecipeError as error:
+            reasons.append(str(error))
+        except (Exception, SystemExit) as error:  # the recipes are code of the model
+            reasons.append(encodable(f"computing it again raised {type(error).__name__}: {error}")[:300])
     for name, answer in answers.items():
-        answers[name] = _Answer(answer.recipe, (*answer.values, *_rotary_alternatives(module, name)))
-    return answers
+        answers[name] = evolve(answer, values=(*answer.values, *_rotary_alternatives(module, name)))
+    return answers, next(iter(reasons), "no recipe computes it")
+
+
+def _rebuilt(candidate: _Item, rebuilding: Rebuilding) -> Iterator[tuple[str, _Answer]]:
+    """What the constructor gives, with the arguments that the module keeps."""
+    module = candidate.module.module
+    again = rebuilding.of(module, own(candidate.model, "config"))
+    kind = author_type(type(module)).__name__
+    guessed = f"no recipe: nobody knows what {kind} was built with ({', '.join(again.guessed[:3])})"
+    for name, value in again.buffers.items():
+        yield name, _Answer(f"{kind}()", (value,), guessed if again.guessed else "")
 
 
 def _promised(module: Any, names: set[str]) -> Iterator[tuple[str, _Answer]]:
@@ -172,20 +247,28 @@ def _called(factory: Callable[..., Any], module: Any) -> Any:
     needed = [
         parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind in _POSITIONAL
     ]
-    return factory(_copy(module)) if len(needed) == 1 else factory()
+    return factory(_copy_or_none(module)) if len(needed) == 1 else factory()
+
+
+def _copy_or_none(module: Any) -> Any:
+    try:
+        return blank_copy(module)
+    except NoCopyError:
+        return None
 
 
 def _initialised(candidate: _Item) -> dict[str, _Answer]:
-    """Let the enclosing model initialise a copy of the module, twice: what differs is random and no derived buffer."""
+    """Let the enclosing model initialise a copy of the module, twice: what differs is random or was not written."""
     import torch
 
     if candidate.model is None:
         return {}
     results = []
-    for seed in (0, 1):
-        torch.default_generator.manual_seed(seed)
-        copy = _copy(candidate.module.module)
-        if copy is None:
+    for second in (False, True):
+        torch.default_generator.manual_seed(int(second))
+        try:
+            copy = blank_copy(candidate.module.module, second=second)
+        except NoCopyError:
             return {}
         candidate.model._init_weights(copy)
         results.append(dict(copy._buffers))
@@ -197,87 +280,10 @@ def _initialised(candidate: _Item) -> dict[str, _Answer]:
 
 
 def _written(value: Any) -> bool:
-    """Whether the initialiser wrote the whole copy: it began as NaN, or as the least number of its dtype."""
+    """Whether nothing is left of the first sentinel in a buffer that has come out the same from both of them."""
     import torch
 
-    return bool((value != _blank(value.dtype)).all()) and not bool(torch.isnan(value).any())
-
-
-def _blank(dtype: Any) -> Any:
-    import torch
-
-    if dtype is torch.bool:
-        return None
-    return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def _copy(module: Any) -> Any:
-    """
-    A copy of the module that shares no tensor with it: blank buffers in float32, parameters on meta.
-
-    None when it has too many modules inside, or keeps tensors where a copy would miss them.
-    """
-    import torch
-
-    count = 0
-
-    def copied(source: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count > _INNER:
-            raise _NoCopyError
-        clone = object.__new__(type(source))
-        values = dict(vars(source))
-        values.pop("_is_hf_initialized", None)
-        for key, value in values.items():
-            if isinstance(value, torch.Tensor):
-                values[key] = _blank_like(value)
-            elif isinstance(value, (list, tuple, dict, set)) and _holds_tensor(value) and key not in _REGISTRIES:
-                raise _NoCopyError
-        values["_buffers"] = {key: _blank_like(value) for key, value in source._buffers.items()}
-        values["_parameters"] = {key: _on_meta(value) for key, value in source._parameters.items()}
-        values["_modules"] = {key: child and copied(child) for key, child in source._modules.items()}
-        vars(clone).update(values)
-        return clone
-
-    try:
-        return copied(module)
-    except _NoCopyError:
-        return None
-
-
-class _NoCopyError(Exception):
-    """The module cannot be copied without sharing tensors."""
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_REGISTRIES = ("_buffers", "_parameters", "_modules")
-
-
-def _holds_tensor(value: Any) -> bool:
-    import torch
-
-    members = value.values() if isinstance(value, dict) else value
-    return any(isinstance(member, (torch.Tensor, list, tuple, dict)) for member in members)
-
-
-def _blank_like(value: Any) -> Any:
-    import torch
-
-    if value is None:
-        return None
-    dtype = torch.float32 if value.dtype.is_floating_point and value.element_size() < 4 else value.dtype
-    if dtype is torch.bool:
-        return torch.zeros(value.shape, dtype=dtype)
-    return torch.full(value.shape, _blank(dtype), dtype=dtype, device="cpu")
-
-
-def _on_meta(value: Any) -> Any:
-    import torch
-
-    if value is None:
-        return None
-    return torch.nn.Parameter(torch.empty(value.shape, dtype=value.dtype, device="meta"), requires_grad=False)
+    return not value.is_meta and not bool(torch.isnan(value).any())
 
 
 def _constructed(candidate: _Item) -> dict[str, _Answer]:
@@ -319,6 +325,7 @@ def _judged(candidate: _Item, answer: _Answer) -> DerivedBuffer:
     return DerivedBuffer(fqn=candidate.fqn, recipe=answer.recipe, status=status, error=error, detail=detail)
 
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _ORDER = {"equal": 0, "low-precision": 1, "wrong": 2}
 
 
@@ -326,19 +333,20 @@ def difference(live: Any, wanted: Any) -> tuple[str, float | None, str]:
     """How a buffer compares with what it should hold: status, largest relative error of an element, what differs."""
     import torch
 
-    live = live.detach().cpu()
+    live, wanted = live.detach().cpu(), wanted.detach().cpu()
     if live.shape != wanted.shape:
         return "wrong", None, f"shape {list(live.shape)}, expected {list(wanted.shape)}"
-    if not live.dtype.is_floating_point:
+    if not (live.dtype.is_floating_point or live.dtype.is_complex):
         different = int((live != wanted.to(live.dtype)).sum())
         return ("wrong", None, f"{different} of {live.numel()} elements differ") if different else ("equal", 0.0, "")
-    error = _relative(live.double(), wanted.double())
+    wide = torch.complex128 if live.dtype.is_complex or wanted.dtype.is_complex else torch.float64
+    error = _relative(live.to(wide), wanted.to(wide))
     if error is None:
         return "wrong", None, "it is not finite where it should be"
     if error <= EQUAL_BELOW:
         return "equal", error, ""
     narrow = (live.dtype,) if live.element_size() < 4 else (torch.bfloat16, torch.float16)
-    for dtype in narrow:
+    for dtype in narrow if wide is torch.float64 else ():
         rounded = _relative(live.double(), wanted.to(dtype).double())
         if rounded is not None and rounded <= WRONG_ABOVE:
             return "low-precision", error, f"rounded to {str(dtype).removeprefix('torch.')}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..contract import LIFECYCLE_PHASES, Invariant
+from ..contract import LIFECYCLE_PHASES, Invariant, InvariantContext
 from ..facts import EMPTY, ContractProblem, FrozenDict, InvariantOutcome
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable, plain
@@ -73,12 +74,27 @@ def _run(invariant: Invariant, checker: Any, model: Any) -> InvariantOutcome:
 
     try:
         with torch.no_grad(), random_states_kept():
-            result = _truth(checker(model))
+            result = _truth(_call(checker, model, InvariantContext(name=invariant.name, phase=invariant.phase)))
     except (Exception, SystemExit) as error:
         return _outcome(invariant, "raised", error=encodable(f"{type(error).__name__}: {error}"))
     if result is True or result is None:
         return _outcome(invariant, "passed")
     return _outcome(invariant, "failed", facts=_facts(result))
+
+
+def _call(checker: Any, model: Any, context: InvariantContext) -> Any:
+    """Call the checker with what it asks for: the model, and the context when it takes a second argument."""
+    try:
+        parameters = list(inspect.signature(checker).parameters.values())
+    except (TypeError, ValueError):  # a builtin that tells nothing of itself
+        return checker(model)
+    named = next((parameter for parameter in parameters if parameter.name == "context"), None)
+    if named is not None and named.kind is named.KEYWORD_ONLY:
+        return checker(model, context=context)
+    positional = [item for item in parameters if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+    second = positional[1] if len(positional) > 1 else None
+    wanted = second is not None and (second.default is second.empty or second.name == "context")
+    return checker(model, context) if wanted else checker(model)
 
 
 def _truth(result: Any) -> Any:

@@ -8,30 +8,29 @@ from typing import Any
 
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
-from ..introspect.plain import encodable, plain_mapping
+from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
 from ..introspect.walk import Walk, WalkedModule, registry
 from ..names import natural_key
 from .adapters import adapter_facts
+from .configurations import is_config, model_configs, plain_config
 from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
+from .hidden import hidden_facts
 from .numerics import in_job, module_settings
 from .offload import offload_reasons
+from .quantisation import quantisation_facts
 from .tensors import TensorReader, sample_of
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 
 
-def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenDict | None = None) -> ModelFacts:
-    """
-    Return the facts of the walked model.
-
-    `placeholders` are globs over class names that the contract calls non-executable; `config` saves reading the
-    configuration again.
-    """
+def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
+    """Return the facts of the walked model. `placeholders` are the contract's globs over names of classes."""
     reader = TensorReader(digests=in_job())
     tensors = tuple([reader.read(walked) for walked in walk.tensors])
-    config = config if config is not None else config_of(walk.root)
+    configs = model_configs(walk)
+    config = configs.whole.config if configs.whole is not None and not configs.whole.unreadable else None
     modules = _ModuleReader(tuple(placeholders)).read_all(walk)
     parameters = [tensor for tensor in tensors if tensor.kind == "parameter"]
     return ModelFacts(
@@ -39,6 +38,9 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         model_type=_text(config, "model_type"),
         architectures=architectures_of(config),
         config=config,
+        config_fqn=configs.whole.fqn if configs.whole is not None else "",
+        config_unreadable=configs.whole.unreadable if configs.whole is not None else "",
+        part_configs=configs.parts,
         modules=modules,
         tensors=tensors,
         counts=ModelCounts(
@@ -55,7 +57,9 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = (), config: FrozenD
         key_mapping=key_mapping(walk.root),
         offload=offload_reasons(walk),
         adapters=adapter_facts(walk),
+        hidden=hidden_facts(walk),
         sample=sample_of(walk) if in_job() else None,
+        **quantisation_facts(walk, configs),
     )
 
 
@@ -81,15 +85,9 @@ def key_mapping(model: Any) -> str | None:
 
 
 def config_of(model: Any) -> FrozenDict | None:
-    """The model's configuration as plain values: `config.to_dict()`, a dataclass or a mapping; else None."""
+    """The model's own configuration as plain values, by which packs know it; None when there is none to read."""
     config = own(model, "config")
-    to_dict = read(config, "to_dict")
-    if callable(to_dict) and not isinstance(config, type):
-        try:
-            config = to_dict()
-        except Exception:  # user code; a configuration that cannot be read is none
-            return None
-    return plain_mapping(config)
+    return plain_config(config)[0] if is_config(config) else None
 
 
 def architectures_of(config: FrozenDict | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from ..facts import (
     LiveParameter,
     OptimizerFacts,
     OptimizerInstance,
+    OrphanState,
     ParameterGroup,
     TensorLayout,
     TensorSpec,
@@ -95,6 +96,7 @@ class _Collection:
         self.optimizers: list[OptimizerInstance] = []
         self.groups: list[ParameterGroup] = []
         self.held: list[HeldTensor] = []
+        self.orphans: list[OrphanState] = []
         self.unread: list[str] = []
         self.kept: list[Any] = []
 
@@ -110,6 +112,7 @@ class _Collection:
             parameters=tuple(self.parameters),
             held=tuple(self.held),
             unread=tuple(self.unread),
+            orphans=tuple(self.orphans),
         )
 
     def add_parameter(self, live: LiveTensor) -> None:
@@ -132,6 +135,7 @@ class _Collection:
                 flat=layout is None or layout.flat is not None,
                 main=None if main is None else self.specs.add(main),
                 main_gradient=self.first_of((tensor, *MAIN_GRADIENT), (main, "grad")),
+                has_gradient=_has_gradient(tensor),
             )
         )
 
@@ -156,6 +160,7 @@ class _Collection:
                 qualified_type=qualified(type(leaf.optimizer)),
                 wrappers=tuple(qualified(type(outer)) for outer in leaf.wrappers),
                 partitioned=leaf.partitioned,
+                settings=_settings(leaf.optimizer),
             )
         )
         for wrapper in (*leaf.wrappers, leaf.optimizer):
@@ -163,6 +168,15 @@ class _Collection:
         states = [state for holder in (leaf.optimizer, read(leaf.optimizer, "optim")) for state in _states(holder)]
         for position, group in enumerate(groups):
             self.add_group(index, position, group, states)
+        self.add_orphans(index, groups, states)
+
+    def add_orphans(self, optimizer: int, groups: list[Mapping[str, Any]], states: list[Any]) -> None:
+        """State that is keyed by tensors of no group; what is keyed by something else nobody can tell."""
+        held = {id(tensor) for group in groups for tensor in tensors_of(group)}
+        for key, entry in [pair for state in states for pair in state.items()]:
+            if is_tensor(key) and id(key) not in held and entry:
+                spec, index = self.specs.add(key), self.index_of(key)
+                self.orphans.append(OrphanState(optimizer=optimizer, spec=spec, parameter=index))
 
     def add_main_pairs(self, wrapper: Any) -> None:
         for models, mains in MAIN_PAIRS:
@@ -218,6 +232,22 @@ class _Collection:
             has_state=bool(state),
             state=FrozenDict(shapes) if shapes else EMPTY,
         )
+
+
+def _has_gradient(tensor: Any) -> bool:
+    # The gradient of a tensor that is not a leaf warns when it is read.
+    return bool(read(tensor, "is_leaf", False)) and read(tensor, "grad") is not None
+
+
+def _settings(optimizer: Any) -> FrozenDict:
+    """The optimizer's own switches and numbers, those with public names."""
+    values = read(optimizer, "__dict__", {})
+    plain_ones = {
+        name: value
+        for name, value in values.items()
+        if isinstance(name, str) and name[:1] != "_" and type(value) in (bool, int, float, str)
+    }
+    return FrozenDict(plain_ones) if plain_ones else EMPTY
 
 
 def _has_dimensions(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import evolve
@@ -21,7 +20,7 @@ _KNOWN = {
     "A_log": "the decay of a state-space model",
 }
 _LARGEST = 2**22  # elements
-_STORED = {"F32": ("float32", 4), "F64": ("float64", 8), "BF16": ("bfloat16", 2), "F16": ("float16", 2)}
+STORED = {"F32": ("float32", 4), "F64": ("float64", 8), "BF16": ("bfloat16", 2), "F16": ("float16", 2)}
 
 
 def critical_tensors(facts: Facts, checkpoint: Path | None) -> tuple[PrecisionCritical, ...]:
@@ -36,9 +35,9 @@ def critical_tensors(facts: Facts, checkpoint: Path | None) -> tuple[PrecisionCr
     critical = [critical_tensor for critical_tensor in reasons if critical_tensor is not None]
     if not critical or facts.checkpoint is None:
         return tuple(critical)
-    entries = _sources(facts)
+    entries = sources_of(facts, converted=False)
     return tuple(
-        _with_source(critical_tensor, entries.get(critical_tensor.fqn), facts, checkpoint)
+        _with_source(critical_tensor, next(iter(entries.get(critical_tensor.fqn, ())), None), facts, checkpoint)
         for critical_tensor in critical
     )
 
@@ -48,6 +47,8 @@ def _reason(tensor: TensorFacts, model: ModelFacts) -> PrecisionCritical | None:
         for declaration in model.declarations:
             for strict, patterns in ((True, declaration.keep_in_fp32_strict), (False, declaration.keep_in_fp32)):
                 if pattern := _matching(name, declaration, patterns):
+                    if not strict and tensor.dtype != "float16" and tensor.fqn.rpartition(".")[2] in _KNOWN:
+                        continue  # the library keeps it for float16 alone, and it needs it all the same
                     because = f"{declaration.qualified_type.rpartition('.')[2]} keeps {pattern!r} in float32"
                     return PrecisionCritical(
                         fqn=tensor.fqn, dtype=tensor.dtype, because=because, declared=True, strict=strict
@@ -73,43 +74,54 @@ def _matching(name: str, declaration: ClassDeclaration, patterns: tuple[str, ...
     return ""
 
 
-def _sources(facts: Facts) -> dict[str, EntryFacts]:
-    """The stored tensor of each live one that is filled by exactly one, unchanged."""
+def sources_of(facts: Facts, *, converted: bool = True) -> dict[str, tuple[EntryFacts, ...]]:
+    """The stored tensors that each live one is filled by; without `converted` those filled by one, unchanged."""
     assert facts.checkpoint is not None
     entries = facts.checkpoint.entry_by_key()
     if facts.plan is not None:
-        plans = (tensor for tensor in facts.plan.tensors if len(tensor.sources) == 1 and not tensor.operations)
-        return {plan.name: entries[plan.sources[0]] for plan in plans if plan.sources[0] in entries}
+        return {
+            plan.name: tuple(entries[key] for key in plan.sources)
+            for plan in facts.plan.tensors
+            if plan.sources
+            and all(key in entries for key in plan.sources)
+            and (converted or (len(plan.sources) == 1 and not plan.operations))
+        }
     assert facts.model is not None
     resolver = KeyResolver(facts.model)
     named = ((resolver.live_name(entry.key), entry) for entry in entries.values())
-    return {name: entry for name, entry in named if name is not None}
+    return {name: (entry,) for name, entry in named if name is not None}
 
 
 def _with_source(
     tensor: PrecisionCritical, entry: EntryFacts | None, facts: Facts, checkpoint: Path | None
 ) -> PrecisionCritical:
-    if entry is None or entry.dtype not in _STORED:
+    if entry is None or entry.dtype not in STORED:
         return tensor
-    dtype, size = _STORED[entry.dtype]
+    dtype, size = STORED[entry.dtype]
     tensor = evolve(tensor, source_key=entry.key, source_dtype=dtype)
     if size < 4 or checkpoint is None or entry.end - entry.begin > _LARGEST * size:
         return tensor
-    starts = (
-        {file.name: file.header_bytes for file in facts.checkpoint.files if file.opened} if facts.checkpoint else {}
-    )
     try:
-        distinct, collapsed = _collapse(_stored(checkpoint, entry, starts), dtype, tensor.dtype)
+        data = stored_bytes(checkpoint, entry, facts, 0, entry.end - entry.begin)
+        distinct, collapsed = _collapse(data, dtype, tensor.dtype)
     except (FileRefusedError, OSError, KeyError, ValueError):
         return tensor
     return evolve(tensor, distinct=distinct, collapsed=collapsed)
 
 
-def _stored(checkpoint: Path, entry: EntryFacts, starts: Mapping[str, int]) -> bytes:
+def stored_bytes(checkpoint: Path, entry: EntryFacts, facts: Facts, begin: int, end: int) -> bytes:
+    """
+    Bytes of a stored tensor, counted from its first one.
+
+    Raises `KeyError` for a file that was not opened, `ValueError` for one that is too short, and what reading raises.
+    """
+    starts = (
+        {file.name: file.header_bytes for file in facts.checkpoint.files if file.opened} if facts.checkpoint else {}
+    )
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     with opened(inside(folder, entry.file)) as descriptor:
-        data = read_at(descriptor, entry.end - entry.begin, starts[entry.file] + entry.begin)
-    if len(data) != entry.end - entry.begin:
+        data = read_at(descriptor, end - begin, starts[entry.file] + entry.begin + begin)
+    if len(data) != end - begin:
         raise ValueError("the file is shorter than its header says")
     return data
 

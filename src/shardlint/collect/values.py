@@ -13,11 +13,13 @@ from ..facts import Facts, SkippedTensor, TensorValues, ValuesFacts
 from ..introspect.attributes import read
 from .derived import derived_buffers
 from .live_tensors import LiveTensor, live_buffers, live_parameters
+from .parts import Parts, UnreadError, parts_of
 from .precision import critical_tensors
 from .sharding import OwnershipTables
+from .stored_constants import with_stored
+from .uninitialised import uninitialised
 from .write_watch import Planted, unwritten_elements, watch_of
 
-_PLAIN = ("Tensor", "Parameter", "FlatParameter", "Buffer", "UninitializedBuffer")
 _SAMPLE = 1024  # elements
 
 
@@ -37,13 +39,14 @@ def values_facts(tables: OwnershipTables, facts: Facts, checkpoint: Path | None 
             look.at(live)
         if look.meta and not look.seen:
             return None
-        tensors = look.finish()
+        tensors = tuple(with_stored(look.finish(), facts, checkpoint))
         return ValuesFacts(
             tensors=tensors,
             skipped=tuple(look.skipped),
             derived=derived_buffers(tables.walk),
             critical=critical_tensors(facts, checkpoint),
             watched=planted is not None,
+            uninitialised=() if planted is not None else uninitialised(tables.walk, facts),
         )
 
 
@@ -52,10 +55,10 @@ class _Look:
 
     def __init__(self, planted: Planted | None) -> None:
         self.planted = planted
-        self.seen: list[tuple[LiveTensor, Any]] = []
-        self.extremes: list[Any] = []
+        self.seen: list[tuple[LiveTensor, Any, Parts]] = []
+        self.extremes: list[tuple[Any, Any]] = []
         self.skipped: list[SkippedTensor] = []
-        self.others: list[TensorValues] = []
+        self.empty: list[TensorValues] = []
         self.meta = False
 
     def at(self, live: LiveTensor) -> None:
@@ -65,82 +68,98 @@ class _Look:
         if read(local, "is_meta", False):
             self.meta = True
             return
-        reason = _unreadable(local)
-        if reason:
+        try:
+            parts = parts_of(local)
+            extremes = [torch.aminmax(part) for part in parts.tensors if part.numel()]
+        except (UnreadError, RuntimeError, NotImplementedError) as error:
+            reason = str(error) if isinstance(error, UnreadError) else f"{local.dtype} has no extremes"
             self.skipped.append(SkippedTensor(fqn=live.names[0], reason=reason))
             return
-        local = local.detach()
-        if not local.numel():
-            self.others.append(TensorValues(fqn=live.names[0], elements=0))
-            return
-        if local.dtype.is_complex:
-            self.without_extremes(live, local, "it is complex")
-            return
-        try:
-            low, high = torch.aminmax(local)
-        except (RuntimeError, NotImplementedError):
-            self.without_extremes(live, local, f"{local.dtype} has no extremes")
-            return
-        self.seen.append((live, local))
-        self.extremes.append((low, high))
-
-    def without_extremes(self, live: LiveTensor, local: Any, reason: str) -> None:
-        """Skip the tensor, but for what the watch knows."""
-        self.skipped.append(SkippedTensor(fqn=live.names[0], reason=reason))
-        if self.planted is not None:
-            count = unwritten_elements(local, self.planted, live.tensor)
-            self.others.append(TensorValues(fqn=live.names[0], elements=local.numel(), unwritten=count))
+        if extremes:
+            self.seen.append((live, local, parts))
+            self.extremes.extend(extremes)
+        else:
+            self.empty.append(TensorValues(fqn=live.names[0], elements=local.numel(), **_stored_nowhere(parts)))
 
     def finish(self) -> tuple[TensorValues, ...]:
+        numbers = iter(_numbers(self.extremes))
         statistics = [
-            self.statistics(live, local, low, high)
-            for (live, local), (low, high) in zip(self.seen, _numbers(self.extremes), strict=True)
+            self.statistics(live, local, parts, [next(numbers) for part in parts.tensors if part.numel()])
+            for live, local, parts in self.seen
         ]
-        return (*statistics, *self.others)
+        return (*statistics, *self.empty)
 
-    def statistics(self, live: LiveTensor, local: Any, low: float, high: float) -> TensorValues:
-        facts = TensorValues(
-            fqn=live.names[0],
-            elements=local.numel(),
-            constant=low == high,
-            magnitude=_magnitude(local),
-        )
-        if math.isfinite(low) and math.isfinite(high):
-            facts = evolve(facts, minimum=low, maximum=high)
-        else:
-            facts = evolve(facts, **_not_finite(local))
-        return facts if self.planted is None else evolve(facts, unwritten=self.unwritten(live, local, facts))
+    def statistics(
+        self, live: LiveTensor, local: Any, parts: Parts, extremes: list[tuple[float, float]]
+    ) -> TensorValues:
+        facts = TensorValues(fqn=live.names[0], elements=local.numel(), magnitude=_magnitude(local, parts))
+        facts = _with_extremes(facts, parts, extremes)
+        if local.dtype.is_complex and _watched(parts):
+            facts = _of_complex(facts, local.detach())
+        if parts.missing:
+            facts = _with_zeros(facts)
+        if self.planted is None or not _watched(parts):
+            return facts
+        return evolve(facts, unwritten=self.unwritten(live, local, facts))
 
     def unwritten(self, live: LiveTensor, local: Any, facts: TensorValues) -> int:
         """Of floating tensors only those with NaNs can hold the pattern: the others need no second look."""
         assert self.planted is not None
         if local.dtype.is_floating_point and not facts.nan:
             return 0
-        return unwritten_elements(local, self.planted, live.tensor)
+        return unwritten_elements(local.detach(), self.planted, live.tensor)
 
 
-def _unreadable(local: Any) -> str:
-    """Why the values of a tensor are not looked at; empty when they are."""
-    if type(local).__name__ not in _PLAIN or not type(local).__module__.startswith("torch"):
-        return f"a {type(local).__name__}, which is not a plain tensor"
-    try:
-        if local.layout is not _strided():
-            return f"its memory layout is {local.layout}"
-        if local.untyped_storage().nbytes() < local.numel() * local.element_size() and not _expanded(local):
-            return "its storage was freed"
-    except Exception as error:  # tensors of other backends
-        return f"it cannot be read: {type(error).__name__}"
-    return ""
+def _watched(parts: Parts) -> bool:
+    """Whether a watch could have planted its pattern: in the memory of a plain tensor only."""
+    return parts.whole and not parts.missing
 
 
-def _strided() -> Any:
+def _of_complex(facts: TensorValues, local: Any) -> TensorValues:
+    """The statistics of the halves, where what counts is the pair."""
     import torch
 
-    return torch.strided
+    constant = bool((local == local.reshape(-1)[0]).all())
+    return evolve(facts, constant=constant, nan=int(torch.isnan(local).sum()) if facts.nan else 0)
 
 
-def _expanded(local: Any) -> bool:
-    return local.untyped_storage().nbytes() > 0 and 0 in local.stride()
+def _stored_nowhere(parts: Parts) -> dict[str, Any]:
+    """What is known of a sparse tensor without a single stored element."""
+    return {"minimum": 0.0, "maximum": 0.0, "constant": True} if parts.missing else {}
+
+
+def _with_zeros(facts: TensorValues) -> TensorValues:
+    """The statistics with the elements that are zero and stored nowhere."""
+    low, high = min(facts.minimum or 0.0, 0.0), max(facts.maximum or 0.0, 0.0)
+    return evolve(facts, minimum=low, maximum=high, constant=facts.finite and low == high)
+
+
+def _with_extremes(facts: TensorValues, parts: Parts, extremes: list[tuple[float, float]]) -> TensorValues:
+    """The statistics over all parts: of codes and scales together, the extremes are those of the scales."""
+    filled = [part for part in parts.tensors if part.numel()]
+    pairs = list(zip(filled, extremes, strict=True))
+    numbers = [(part, pair) for part, pair in pairs if part.dtype.is_floating_point or parts.whole]
+    counts: dict[str, Any] = {"nan": 0, "positive_infinite": 0, "negative_infinite": 0}
+    lows: list[float | None] = []
+    highs: list[float | None] = []
+    constant = all(low == high for _, (low, high) in pairs)
+    for part, (low, high) in numbers:
+        if math.isfinite(low) and math.isfinite(high):
+            lows.append(low)
+            highs.append(high)
+            continue
+        found = _not_finite(part)
+        constant = found.pop("constant") and len(pairs) == 1
+        lows += [found.pop("minimum")]
+        highs += [found.pop("maximum")]
+        counts = {name: count + found[name] for name, count in counts.items()}
+    return evolve(
+        facts,
+        constant=constant,
+        minimum=min((low for low in lows if low is not None), default=None),
+        maximum=max((high for high in highs if high is not None), default=None),
+        **counts,
+    )
 
 
 def _numbers(extremes: Iterable[tuple[Any, Any]]) -> list[tuple[float, float]]:
@@ -176,13 +195,13 @@ def _not_finite(local: Any) -> dict[str, Any]:
     }
 
 
-def _magnitude(local: Any) -> float | None:
+def _magnitude(local: Any, parts: Parts) -> float | None:
     """The median absolute value of a sample in regular steps, of narrow floating tensors."""
     import torch
 
-    if local.dtype not in (torch.bfloat16, torch.float16) or not local.is_contiguous():
+    if not _watched(parts) or local.dtype not in (torch.bfloat16, torch.float16) or not local.is_contiguous():
         return None
-    flat = local.view(-1)
+    flat = local.detach().view(-1)
     sample = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].float().abs()
     value = float(sample.median())
     return value if math.isfinite(value) else None

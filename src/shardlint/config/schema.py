@@ -33,6 +33,7 @@ _NAMES = ListOf(item=_NAME, bare=True)
 _GLOBS = ListOf(item=_GLOB, bare=True)
 _SOME_NAMES = ListOf(item=_NAME, bare=True, minimum=1)
 _SOME_GLOBS = ListOf(item=_GLOB, bare=True, minimum=1)
+_TIE = ListOf(item=_GLOB, minimum=2)
 _SELECTORS = ListOf(item=String(wanted="a selector"), bare=True)
 _IMPORT = String(wanted="package.module:name", check=_checker, pattern=f"^{_CHECKER}$")
 _SUPPRESSIBLE = String(wanted="the code or name of a rule", check=check_rule)
@@ -121,6 +122,11 @@ CONTRACT = Table(
         ),
         Key("training-only-targets", _GLOBS, "Live tensors that have no checkpoint source on purpose."),
         Key("inference-only-sources", _GLOBS, "Checkpoint keys that have no live target on purpose."),
+        Key(
+            "logical-shapes",
+            MapOf(value=ListOf(item=Integer(minimum=1), minimum=1)),
+            "The global shape without padding of tensors whose storage is larger, by glob.",
+        ),
         Key("data", DATA, "What the model expects of its batches."),
         Key("shared-state", ListOf(item=SHARED_STATE, unique="name"), "State that modules share during a step."),
         Key("topology", ListOf(item=TOPOLOGY), "Bounds on the sizes of mesh axes, for D318."),
@@ -132,6 +138,7 @@ CONTRACT = Table(
         Key("replacements", ListOf(item=REPLACEMENT), "Module replacements that must have happened."),
         Key("placeholders", _GLOBS, "Globs over the names of classes that must not be left in the final tree."),
         Key("lazy-buffers", _GLOBS, "Buffers that are built at first use, so that meta is right before."),
+        Key("ties", ListOf(item=_TIE), "Groups of globs over tensors: each group is one tensor under several names."),
         Key("recipes", ListOf(item=RECIPE), "How buffers are computed from the configuration, for D404."),
     )
 )

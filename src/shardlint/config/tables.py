@@ -29,7 +29,8 @@ class ListOf:
 
     @property
     def wanted(self) -> str:
-        few = "a list with at least one item" if self.minimum else "a list"
+        least = "one item" if self.minimum == 1 else f"{self.minimum} items"
+        few = f"a list with at least {least}" if self.minimum else "a list"
         return f"{self.item.wanted} or {few}" if self.bare else few
 
     def read(self, node: SettingNode, path: str, reader: ValueReader) -> Value | None:

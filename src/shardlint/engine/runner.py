@@ -172,6 +172,7 @@ class _Tally:
     first_unknown: str = ""
     unfinished: bool = False
     examined: list[str] = field(factory=list)
+    own_counts: int = 0
 
     def could_not_judge(self, name: str, why: UnknownFact) -> None:
         """Count a subject that could not be judged."""
@@ -183,6 +184,7 @@ class _Tally:
 
     def add(self, examined: Examined) -> None:
         """Count what a rule counted for itself."""
+        self.own_counts += 1
         self.judged += examined.judged
         self.unknown += examined.unknown
         self.first_unknown = self.first_unknown or examined.first_unknown
@@ -376,7 +378,7 @@ def _result(rule: Rule, tally: _Tally) -> _Result:
 
 def _reason(rule: Rule, tally: _Tally) -> str:
     whole = tally.judged + tally.unknown
-    if tally.unknown and whole > 1:
+    if tally.unknown and whole > 1 and not tally.unfinished:
         return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
     return tally.first_unknown
 
@@ -405,13 +407,13 @@ def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> objec
 
 def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: _Tally) -> None:
     """Judge one subject, and count it."""
-    counted_before = tally.judged + tally.unknown
+    counts_before = tally.own_counts
     try:
         _collect(judge(), rule, tally)
     except UnknownFact as why:
         tally.could_not_judge("" if subject is WHOLE else rule.subject_name(subject), why)
     else:
-        if tally.judged + tally.unknown == counted_before:
+        if tally.own_counts == counts_before:
             tally.judged += 1
 
 

@@ -19,10 +19,13 @@ from .load import ConversionFacts, LoadFacts, MismatchedKey
 from .model import (
     WRAPPER_KINDS,
     ClassDeclaration,
+    HiddenFacts,
     ModelCounts,
     ModelFacts,
     ModuleFacts,
+    PartConfig,
     RebuildableBufferFacts,
+    SkippedName,
     TensorFacts,
     TensorLayout,
     WrapperFacts,
@@ -32,6 +35,7 @@ from .optimizer import (
     LiveParameter,
     OptimizerFacts,
     OptimizerInstance,
+    OrphanState,
     ParameterGroup,
     StoredOptimizerFacts,
     StoredParameterState,
@@ -64,7 +68,7 @@ from .sharding import (
     ShardingFacts,
     UnitFacts,
 )
-from .snapshot import FACTS_VERSION, BuildFacts, CollectionProblem, Environment, Facts, Section
+from .snapshot import FACTS_VERSION, PACK_SECTION, BuildFacts, CollectionProblem, Environment, Facts, Section
 from .unknown import NotEvaluated, Unknown, UnknownFact, is_known, known
 from .values import DerivedBuffer, PrecisionCritical, SkippedTensor, TensorValues, ValuesFacts
 
@@ -74,6 +78,7 @@ __all__ = [
     "EXPERT",
     "FACTS_VERSION",
     "LOCAL",
+    "PACK_SECTION",
     "ROOT",
     "SHARDING_KINDS",
     "UNMANAGED",
@@ -100,6 +105,7 @@ __all__ = [
     "FrozenDict",
     "GradientFacts",
     "HeldTensor",
+    "HiddenFacts",
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",
@@ -115,8 +121,10 @@ __all__ = [
     "NotEvaluated",
     "OptimizerFacts",
     "OptimizerInstance",
+    "OrphanState",
     "OwnershipFacts",
     "ParameterGroup",
+    "PartConfig",
     "PendingGather",
     "PlanFacts",
     "PrecisionCritical",
@@ -133,6 +141,7 @@ __all__ = [
     "Section",
     "ShardingFacts",
     "SharedStateFacts",
+    "SkippedName",
     "SkippedTensor",
     "StateEvent",
     "StepFacts",

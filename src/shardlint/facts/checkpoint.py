@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from .frozen import EMPTY, FrozenDict
+from .unknown import Unknown
 
 # The format's names of dtypes, with torch's. F4 and F6 are left out: they are not dtypes of single elements in torch.
 TORCH_DTYPES = {
@@ -113,7 +114,8 @@ class CheckpointFacts:
     `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
     weight files beside them. `config` is the folder's `config.json`, None when there is none. `overlay_declared` when
     the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
-    `tokenizer_size` is the number of tokens of the tokenizer next to the weights, None when there is none;
+    `tokenizer_size` is the number of tokens of the tokenizer next to the weights, None when there is none
+    and unknown when one cannot be read;
     `generation_config` is the folder's `generation_config.json`, None when there is none.
 
     In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first
@@ -130,7 +132,7 @@ class CheckpointFacts:
     problems: tuple[FileProblem, ...] = ()
     repeated_keys: tuple[RepeatedKey, ...] = ()
     overlay_declared: bool = False
-    tokenizer_size: int | None = None
+    tokenizer_size: int | Unknown | None = None
     generation_config: FrozenDict | None = None
     parts: tuple[str, ...] = ()
 

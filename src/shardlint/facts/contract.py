@@ -93,7 +93,9 @@ class ContractFacts:
     replacements: tuple[ReplacementFacts, ...] = ()
     placeholders: tuple[str, ...] = ()
     lazy_buffers: tuple[str, ...] = ()
+    ties: tuple[tuple[str, ...], ...] = ()  # groups of globs over tensors that are one tensor
     recipes: tuple[str, ...] = ()  # globs over the buffers that they compute
+    logical_shapes: FrozenDict = EMPTY  # glob over tensors -> global shape without padding
     problems: tuple[ContractProblem, ...] = ()
 
 

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from .adapters import AdapterFacts
 from .frozen import EMPTY, FrozenDict
+from .unknown import Unknown
 
 
 @frozen(kw_only=True)
@@ -150,6 +151,49 @@ class ClassDeclaration:
 
 
 @frozen(kw_only=True)
+class HiddenFacts:
+    """
+    An attribute (`name`, the FQN of its module and its own name) that keeps modules or parameters in a plain container.
+
+    `members` of the classes `types` hold `parameters` parameters that no module of the tree registers; `trainable` are
+    those that need gradients, `with_gradient` those that have one.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    members: int = 0
+    parameters: int = 0
+    trainable: tuple[str, ...] = ()
+    with_gradient: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class PartConfig:
+    """
+    The configuration that the module `fqn` (empty for the root) carries for the parameters below it.
+
+    `unreadable` says why it could not be read: `config` is then empty and means nothing.
+    """
+
+    fqn: str
+    config: FrozenDict = EMPTY
+    unreadable: str = ""
+
+
+@frozen(kw_only=True)
+class SkippedName:
+    """
+    One name that the quantisation is told to leave out, under the setting that lists it.
+
+    `matched` are the modules with tensors that the library leaves out by it, or why nobody knows.
+    """
+
+    setting: str
+    name: str
+    matched: tuple[str, ...] | Unknown
+
+
+@frozen(kw_only=True)
 class ModelCounts:
     """Counts by identity, and the elements of all parameters."""
 
@@ -162,20 +206,29 @@ class ModelCounts:
 @frozen(kw_only=True)
 class ModelFacts:
     """
-    The final module tree. `config` is the model's configuration as plain values, None when it has none.
+    The final module tree.
 
+    `config` is the configuration that describes (nearly) all parameters, as plain values, and `config_fqn` the FQN of
+    the module that carries it: a wrapper's is that of the model inside. None when there is none, or when it could not
+    be read, which `config_unreadable` then says. Where no configuration describes the whole, `part_configs` are those
+    of the parts. `quantisation_skips` are the names that the quantisation is told to leave out, `quantised_heads` the
+    modules that it leaves out by default, and that are quantised because a list of one's own replaced the default.
     `offload` says what moves parameters between devices, empty when nothing does.
     `aliases_cut` names modules that have more aliases than were followed (their tensors too), `cycles` the names at
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
-    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows.
-    `sample` is, in a job of several ranks, a digest of the first values of some matrices, as this rank holds them.
+    the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows. `hidden` are
+    the plain containers that keep modules or parameters which are not registered. `sample` is, in a job of several
+    ranks, a digest of the first values of some matrices, as this rank holds them.
     """
 
     qualified_type: str
     model_type: str | None = None
     architectures: tuple[str, ...] = ()
     config: FrozenDict | None = None
+    config_fqn: str = ""
+    config_unreadable: str = ""
+    part_configs: tuple[PartConfig, ...] = ()
     modules: tuple[ModuleFacts, ...] = ()
     tensors: tuple[TensorFacts, ...] = ()
     counts: ModelCounts
@@ -187,7 +240,10 @@ class ModelFacts:
     key_mapping: str | None = None
     offload: tuple[str, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
+    hidden: tuple[HiddenFacts, ...] = ()
     sample: str | None = None
+    quantisation_skips: tuple[SkippedName, ...] = ()
+    quantised_heads: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[TensorFacts, ...]:

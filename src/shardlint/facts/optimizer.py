@@ -60,7 +60,8 @@ class OptimizerInstance:
     """
     One optimizer with parameter groups. `name` says how it was reached (`optimizer.chained_optimizers[0].optimizer`).
 
-    `wrappers` are the classes around it, outermost first. `partitioned` says why its tensors are not parameters one by
+    `settings` are its own attributes that are plain: switches and numbers that belong to no group. `wrappers` are the
+    classes around it, outermost first. `partitioned` says why its tensors are not parameters one by
     one (ZeRO and its like hold flat parts of many), empty when they are.
     """
 
@@ -68,6 +69,7 @@ class OptimizerInstance:
     qualified_type: str
     wrappers: tuple[str, ...] = ()
     partitioned: str = ""
+    settings: FrozenDict = EMPTY
 
 
 @frozen(kw_only=True)
@@ -97,7 +99,7 @@ class LiveParameter:
 
     `main` and `main_gradient` are specs of what frameworks keep beside it in another precision, None when there is
     none. `global_shape` is that of the whole parameter, also where the tensor is a flat
-    part of it (`flat`, then `spec` is that of the part).
+    part of it (`flat`, then `spec` is that of the part). `has_gradient` tells whether there is a gradient now.
     """
 
     identity: int
@@ -110,6 +112,7 @@ class LiveParameter:
     flat: bool = False
     main: int | None = None
     main_gradient: int | None = None
+    has_gradient: bool = False
 
 
 @frozen(kw_only=True)
@@ -134,6 +137,19 @@ class HeldTensor:
     requires_grad: bool = True
     has_state: bool = False
     state: FrozenDict = EMPTY
+
+
+@frozen(kw_only=True)
+class OrphanState:
+    """
+    State that an optimizer keeps for a tensor that none of its groups holds.
+
+    `optimizer` is an index, `spec` that of the tensor, `parameter` the live parameter that it is, None when it is none.
+    """
+
+    optimizer: int
+    spec: int
+    parameter: int | None = None
 
 
 @frozen(kw_only=True)
@@ -183,6 +199,7 @@ class OptimizerFacts:
     held: tuple[HeldTensor, ...] = ()
     unread: tuple[str, ...] = ()
     stored: tuple[StoredOptimizerFacts, ...] = ()
+    orphans: tuple[OrphanState, ...] = ()
 
     def group_of(self, held: HeldTensor) -> ParameterGroup:
         """The group that lists the tensor."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from ..names import ROOT
+from .unknown import Unknown, known
 
 SHARDING_KINDS = ("fsdp2", "hsdp", "replicate", "fsdp1", "hyperparallel")
 """Kinds of units whose parameters are gathered by hooks of the unit's forward: one that is bypassed is not gathered."""
@@ -88,22 +89,23 @@ class GradientFacts:
     `accumulated` counts the backwards in which the parameter got a gradient, whoever used it then. `present` counts the
     looks at which it was there, `not_finite` are the numbers of those at which it held NaN or Inf, `zero` counts
     those at which it was zero everywhere. `module_ran` says whether a module that holds the parameter was called (None:
-    not observed); `units` are the units that hold it.
+    not observed); `units` are the units that hold it. Of one
+    that cannot be looked into `not_finite` and `zero` are not known.
     """
 
     fqn: str
     aliases: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     present: int = 0
-    not_finite: tuple[int, ...] = ()
-    zero: int = 0
+    not_finite: tuple[int, ...] | Unknown = ()
+    zero: int | Unknown = 0
     module_ran: bool | None = None
     accumulated: int = 0
 
     @property
     def finite(self) -> bool:
         """Whether some look found a finite gradient."""
-        return self.present > len(self.not_finite)
+        return self.present > len(known(self.not_finite))
 
 
 @frozen(kw_only=True)
@@ -144,6 +146,10 @@ class RuntimeFacts:
     """
     What happened between entering and leaving the trace, on this rank.
 
+    `hidden_gradients` are the parameters outside the module tree that got a gradient, by the names of
+    `ModelFacts.hidden`; `outside` are the classes of modules with trainable parameters outside the tree that the
+    forward of the model called.
+
     `looks` says at which moments gradients and pending all-gathers were read: `optimizer-step` (before it, or after it
     when the step runs a closure), `backward` (after it, while no optimizer is known) or `end`. `backwards`
     says whether any backward was seen. `raised` is the error that ended the trace, `raised_in` the unit that was
@@ -163,6 +169,8 @@ class RuntimeFacts:
     raised_in: str = ""
     dropped: int = 0
     state_dropped: int = 0
+    hidden_gradients: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
 
     @property
     def optimizer_stepped(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Literal, overload
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from .checkpoint import CheckpointFacts
 from .contract import ContractFacts, DataFacts
@@ -17,10 +17,12 @@ from .plan import PlanFacts
 from .ranks import RanksFacts
 from .runtime import RuntimeFacts
 from .sharding import ShardingFacts
-from .unknown import NotEvaluated
+from .unknown import NotEvaluated, UnknownFact
 from .values import ValuesFacts
 
 FACTS_VERSION = 1
+PACK_SECTION = "pack:"
+"""What the section of a pack's own facts begins with; the pack's name follows."""
 
 
 class Section(enum.Enum):
@@ -85,10 +87,19 @@ class CollectionProblem:
     frame: str = ""
 
 
+def _coarse_hash(value: Any) -> int:
+    try:
+        return hash(value)
+    except UnknownFact:
+        return 0
+
+
 @frozen(kw_only=True)
 class Facts:
     """
     The frozen snapshot that rules see. A section that is None is absent; `absent` says why.
+
+    `packs` holds by the name of a pack what the pack collected of its own (`extra`).
 
     Source: a collector, or a facts file (`shardlint snapshot TARGET -o FILE`).
     """
@@ -108,8 +119,13 @@ class Facts:
     ranks: RanksFacts | None = None
     optimizer: OptimizerFacts | None = None
     values: ValuesFacts | None = None
+    packs: FrozenDict = EMPTY
     absent: FrozenDict = EMPTY
     problems: tuple[CollectionProblem, ...] = ()
+
+    def __hash__(self) -> int:
+        """A section in which something is not known counts as any other such: the hash is coarser, not wrong."""
+        return hash(tuple(_coarse_hash(getattr(self, attribute.name)) for attribute in fields(Facts)))
 
     def has(self, section: Section) -> bool:
         """Whether the section is present."""
@@ -118,6 +134,15 @@ class Facts:
     def why_absent(self, section: Section) -> str:
         """One clause that says why the section is absent."""
         return str(self.absent.get(section.value, f"no {section.value} facts were collected"))
+
+    def extra(self, pack: str) -> FrozenDict:
+        """What the pack of that name collected of its own. Raises `NotEvaluated`, saying why, when it did not."""
+        facts = self.packs.get(pack)
+        if facts is None:
+            section = f"{PACK_SECTION}{pack}"
+            raise NotEvaluated(str(self.absent.get(section, f"no facts of the pack {pack} were collected")))
+        assert isinstance(facts, FrozenDict)
+        return facts
 
     @overload
     def require(self, section: Literal[Section.BUILD]) -> BuildFacts: ...

@@ -77,8 +77,7 @@ def _walker(kind: Any) -> Walker | None:
     if attrs.has(kind) and isinstance(kind, type):
         return _class_walker(kind)
     if origin in (typing.Union, types.UnionType):
-        walkers = [walker for walker in map(_walker, arguments) if walker]
-        return _optional_walker(walkers[0]) if len(walkers) == 1 else None
+        return _union_walker({_json_kind(argument): walker for argument in arguments if (walker := _walker(argument))})
     if origin is tuple and arguments[1:] == (Ellipsis,):
         walker = _walker(arguments[0])
         return _sequence_walker(walker) if walker else None
@@ -104,8 +103,19 @@ def _class_walker(kind: type) -> Walker:
     return walk
 
 
-def _optional_walker(walker: Walker) -> Walker:
-    return lambda value, path: iter(()) if value is None else walker(value, path)
+def _json_kind(kind: Any) -> type:
+    """What a value of an attrs class, or of a tuple of such, is in JSON."""
+    return list if typing.get_origin(kind) is tuple else dict
+
+
+def _union_walker(walkers: dict[type, Walker]) -> Walker | None:
+    """Of the members of a union msgspec has taken the one that fits: at most one is an object, and one an array."""
+
+    def walk(value: Any, path: str) -> Iterator[str]:
+        walker = walkers.get(type(value))
+        return walker(value, path) if walker else iter(())
+
+    return walk if walkers else None
 
 
 def _sequence_walker(walker: Walker) -> Walker:

@@ -27,8 +27,8 @@ class Unknown:
     """
     A fact that is not known, and why. Using it in any way raises `UnknownFact`; `is` and `isinstance` are free.
 
-    Two of them are equal when their reasons are, so that facts can be compared and hashed. In JSON it is an object
-    with the one key `unknown`.
+    Two of them are equal when their reasons are, so that facts can be compared. Hashing is using: looking one up in a
+    set never says "not among them". In JSON it is an object with the one key `unknown`.
     """
 
     unknown: str
@@ -41,8 +41,8 @@ class Unknown:
             return self.unknown == other.unknown
         raise UnknownFact(self.unknown)
 
-    def __hash__(self) -> int:
-        return hash(("unknown", self.unknown))
+    def __hash__(self) -> int:  # what is looked up in a set, or kept as a key, is used
+        raise UnknownFact(self.unknown)
 
     def __repr__(self) -> str:
         return f"Unknown({self.unknown!r})"

@@ -18,7 +18,11 @@ class TensorValues:
     `minimum` and `maximum` are those of the finite elements, None when there are none. `nan`, `positive_infinite` and
     `negative_infinite` count. `constant` says that all elements are equal. `magnitude` is the median absolute value of
     a sample, of floating tensors narrower than 32 bits. `unwritten` counts elements that still hold what `watch_writes`
-    put there, None when nobody watched.
+    put there, None when nobody watched and where no pattern can be put. `as_stored` says of a constant tensor that the
+    checkpoint's tensors from which it comes were read and are the same constant.
+
+    Of a complex tensor, the extremes are those of real and imaginary parts. Of a quantised one, everything is that of
+    its codes and scales together, and the extremes are those of the scales.
     """
 
     fqn: str
@@ -31,6 +35,7 @@ class TensorValues:
     constant: bool = False
     magnitude: float | None = None
     unwritten: int | None = None
+    as_stored: bool = False
 
     @property
     def finite(self) -> bool:
@@ -57,8 +62,10 @@ class DerivedBuffer:
     A buffer that follows from the configuration, and how what it holds compares with what was computed again.
 
     `recipe` says how it was computed. `status` is equal, low-precision (equal but for the rounding of a narrower
-    dtype), wrong, or unknown (`detail` says why). `error` is the largest relative error of an element. `declared` tells
-    that the recipe is one of the contract's, `contract recipe NAME`.
+    dtype), wrong, changing (it differs, and may: it begins as a constant, as counters and caches do), or unknown
+    (`detail` says why). `error` is the largest relative error of an element. `declared` tells that the recipe is one
+    of the contract's, `contract recipe NAME`. `falls` says of an unknown `inv_freq` whether its numbers are positive
+    and fall, None of any other buffer.
     """
 
     fqn: str
@@ -67,6 +74,7 @@ class DerivedBuffer:
     error: float | None = None
     detail: str = ""
     declared: bool = False
+    falls: bool | None = None
 
 
 @frozen(kw_only=True)
@@ -92,13 +100,19 @@ class PrecisionCritical:
 
 @frozen(kw_only=True)
 class ValuesFacts:
-    """What was seen of values. `watched` says whether `shardlint.watch_writes` was called on the model before."""
+    """
+    What was seen of values. `watched` says whether `shardlint.watch_writes` was called on the model before.
+
+    `uninitialised` names the tensors that Transformers found nothing for in the checkpoint, that the initialiser of
+    their model does not write, and that nobody wrote to since.
+    """
 
     tensors: tuple[TensorValues, ...] = ()
     skipped: tuple[SkippedTensor, ...] = ()
     derived: tuple[DerivedBuffer, ...] = ()
     critical: tuple[PrecisionCritical, ...] = ()
     watched: bool = False
+    uninitialised: tuple[str, ...] = ()
 
     def by_name(self) -> dict[str, TensorValues]:
         """The statistics by first name."""

@@ -1,4 +1,4 @@
-"""The loader that loads every key under its own name, after the renamings that the owner declared."""
+"""The loader that loads every key under its own name, after declared renamings, with or without a base prefix."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ class IdentityLoader:
     """
     Identity, plus `renames`: pairs of a regular expression and its replacement, each applied in turn to every key.
 
+    A name that is not live is the live one with the prefix of the base model, or without it, as in Transformers.
+
     Raises `PlanUnknownError` for an expression that does not compile.
     """
 
     title = "identity"
     quantization = ""
 
-    def __init__(self, renames: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, renames: Sequence[tuple[str, str]] = (), base_prefix: str = "") -> None:
+        self._prefix = f"{base_prefix}." if base_prefix else ""
         self._renames = []
         for source, target in renames:
             try:
@@ -35,7 +38,14 @@ class IdentityLoader:
         return keys
 
     def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
-        return Routes([self._renamed(key) for key in keys] if self._renames else keys, {})
+        names = [self._renamed(key) for key in keys] if self._renames else keys
+        return Routes([self._based(name, live) for name in names] if self._prefix else names, {})
+
+    def _based(self, name: str, live: Mapping[str, PlannedTarget]) -> str:
+        if name in live:
+            return name
+        other = name.removeprefix(self._prefix) if name.startswith(self._prefix) else self._prefix + name
+        return other if other in live else name
 
     def _renamed(self, key: str) -> str:
         name = key

@@ -16,7 +16,9 @@ from attrs import evolve, frozen
 from ..analysis.contract_globs import Exclusions
 from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts
+from ..introspect.attributes import own
 from .dcp_loader import DcpLoader
+from .declared import Declared
 from .identity_loader import IdentityLoader
 from .live_names import from_model_facts, is_adapted, unwrapped
 from .loader import Loader
@@ -86,10 +88,17 @@ class ModelLoad:
 
     @classmethod
     def of(
-        cls, model: Any, model_facts: ModelFacts, renames: Renames = (), exclusions: Exclusions | None = None
+        cls,
+        model: Any,
+        model_facts: ModelFacts,
+        renames: Renames = (),
+        exclusions: Exclusions | None = None,
+        declared: Declared | None = None,
     ) -> ModelLoad:
-        """The load of `model`, whose facts are `model_facts`."""
+        """The load of `model`, whose facts are `model_facts`; `declared` stand in place of its tensors, or beside."""
         live = from_model_facts(model_facts, adapted=is_adapted(model))
+        if declared:
+            live = evolve(live, tensors={**live.tensors, **declared})
         return cls(model=unwrapped(model), live=live, renames=renames, exclusions=exclusions)
 
     @functools.cached_property
@@ -134,7 +143,8 @@ class ModelLoad:
 
     def _loader(self, checkpoint: CheckpointFacts, loader_of: LoaderOf, tensors: Mapping[str, Any] | None) -> Loader:
         if not self.pretrained:
-            return IdentityLoader(self.renames)
+            prefix = own(self.model, "base_model_prefix")
+            return IdentityLoader(self.renames, prefix if isinstance(prefix, str) else "")
         return loader_of(
             self.model,
             tensors=tensors,

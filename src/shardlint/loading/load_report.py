@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..facts import ConversionFacts, LoadFacts, MismatchedKey
-from ..introspect.attributes import qualified, read
+from ..introspect.attributes import own, qualified, read
 from ..introspect.plain import encodable
 from ..names import natural_key
+from .live_names import unwrapped
 from .recorded_conversions import all_recorded
 
 _KEYS = ("loaded_keys", "missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
+_REQUIRED = ("missing_keys", "unexpected_keys")
+_LEFT_ON_MODEL = "_hp_checkpoint_load_report"
 
 
 def load_facts(report: Any, model: Any = None) -> LoadFacts | None:
@@ -21,12 +24,16 @@ def load_facts(report: Any, model: Any = None) -> LoadFacts | None:
     Return what `report` and the model's recorded conversions say; None when there is neither.
 
     `report` is what `from_pretrained(output_loading_info=True)` gave, a mapping with the same keys, or what
-    `load_state_dict` returned. Raises `TypeError` for anything else.
+    `load_state_dict` returned; None takes the report that the trainer left on the model. Raises `TypeError` for
+    anything else.
     """
     conversions = _conversions(model)
+    where = "load_info"
+    if report is None and model is not None:
+        report, where = own(unwrapped(model), _LEFT_ON_MODEL), f"the {_LEFT_ON_MODEL} of the model"
     if report is None:
         return LoadFacts(loader="transformers", reported=False, conversions=conversions) if conversions else None
-    values = _report_values(report)
+    values = _report_values(report, where)
     loaded = values.get("loaded_keys")
     return LoadFacts(
         loader=_loader(report, model),
@@ -39,18 +46,24 @@ def load_facts(report: Any, model: Any = None) -> LoadFacts | None:
     )
 
 
-def _report_values(report: Any) -> Mapping[str, Any]:
+def _report_values(report: Any, where: str) -> Mapping[str, Any]:
+    """The report by the names that Transformers gives its parts; others leave `_keys` away (`missing`)."""
     if isinstance(report, Mapping):
-        if not any(key in report for key in _KEYS):
+        values = {key: report.get(key, report.get(_short(key))) for key in _KEYS}
+        if not any(key in report or _short(key) in report for key in _KEYS):
             found = ", ".join(map(str, list(report)[:5])) or "no keys"
-            raise TypeError(f"load_info: expected a mapping with missing_keys and unexpected_keys, found {found}")
-        return report
-    if hasattr(report, "missing_keys") and hasattr(report, "unexpected_keys"):
-        return {key: getattr(report, key, None) for key in _KEYS}
+            raise TypeError(f"{where}: expected a mapping with missing_keys and unexpected_keys, found {found}")
+        return values
+    if all(hasattr(report, key) or hasattr(report, _short(key)) for key in _REQUIRED):
+        return {key: read(report, key, read(report, _short(key))) for key in _KEYS}
     raise TypeError(
-        "load_info: expected what from_pretrained(output_loading_info=True) or load_state_dict returned, "
+        f"{where}: expected what from_pretrained(output_loading_info=True) or load_state_dict returned, "
         f"got {type(report).__name__}"
     )
+
+
+def _short(key: str) -> str:
+    return key.removesuffix("_keys")
 
 
 def _loader(report: Any, model: Any) -> str:

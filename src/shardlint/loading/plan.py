@@ -12,6 +12,7 @@ from ..analysis.contract_globs import Exclusions
 from ..checkpoint.byte_compare import ByteComparer
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
+from .declared import Declared
 from .live_names import from_meta_model
 from .load import ModelLoad, nested_plan
 from .loader import ConfigRefusedError, Loader, PlanUnknownError
@@ -27,20 +28,21 @@ def collect_plan(
     model_facts: ModelFacts | None = None,
     renames: Sequence[tuple[str, str]] = (),
     exclusions: Exclusions | None = None,
+    declared: Declared | None = None,
 ) -> PlanFacts:
     """
     Plan loading `checkpoint` into `model`, or into the architecture that its `config.json` names when there is none.
 
-    `model_facts` are the facts of `model` and come with it. `renames` are the owner's: pairs of a regular expression
-    and its replacement. Nothing is loaded, no tensor is read, and the model is not touched. Raises
-    `PlanUnknownError`.
+    `model_facts` are the facts of `model` and come with it; `declared` stand in place of its tensors, or beside.
+    `renames` are the owner's: pairs of a regular expression and its replacement. Nothing is loaded, no tensor is read,
+    and the model is not touched. Raises `PlanUnknownError`.
     """
     _require_headers(checkpoint)
     if model is None:
         return _from_config(checkpoint, exclusions, renames)
     if model_facts is None:
         raise PlanUnknownError("the facts of the model were not collected")
-    load = ModelLoad.of(model, model_facts, renames, exclusions)
+    load = ModelLoad.of(model, model_facts, renames, exclusions, declared)
     if checkpoint.format == "dcp":
         return load.nested_plan(checkpoint)
     return _with_ties_compared(load.follow(checkpoint, _on_meta, _transformers_loader).stored_plan, checkpoint)

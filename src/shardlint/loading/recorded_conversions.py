@@ -2,7 +2,9 @@
 The weight conversions that a load recorded on its model, and running one stage of them.
 
 Transformers keeps those that took part in `model._weight_conversions`. A trainer that converts twice (the checkpoint
-to the base model, then the base model's tensors to those of the modules that replace its own) records both stages.
+to the base model, then the base model's tensors to those of the modules that replace its own) records both stages:
+in one attribute (`record_conversions`), or in two, as HyperParallel's loader does. A record in stages counts before
+the list, in which both stages stand one after the other.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from .loader import PlanUnknownError
 STAGES = "_weight_conversion_stages"
 LIST = "_weight_conversions"
 _NAMES = ("base", "replacement")
+_HYPERPARALLEL = {name: f"_hp_used_{name}_weight_conversions" for name in _NAMES}
 
 
 @frozen(kw_only=True)
@@ -49,7 +52,7 @@ def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable
 
 def recorded_stages(model: Any) -> Stages | None:
     """The two stages, as fresh copies; None when there are none. Raises `PlanUnknownError` for half a record."""
-    found = own(model, STAGES)
+    found = _record(model)
     if found is None:
         return None
     given: dict[str, Any] = {name: found.get(name) for name in _NAMES} if isinstance(found, Mapping) else {}
@@ -62,6 +65,15 @@ def recorded_stages(model: Any) -> Stages | None:
     return Stages(base=_copies(given["base"]), replacement=_copies(given["replacement"]))
 
 
+def _record(model: Any) -> Any:
+    """What the model carries about two stages; None when nothing, or one stage of two attributes alone."""
+    found = own(model, STAGES)
+    if found is not None:
+        return found
+    used = {name: own(model, attribute) for name, attribute in _HYPERPARALLEL.items()}
+    return used if all(isinstance(stage, (list, tuple)) for stage in used.values()) else None
+
+
 def recorded_list(model: Any) -> tuple[Any, ...]:
     """The conversions that Transformers recorded, as fresh copies; none when an adapter's load overwrote them."""
     found = own(model, LIST)
@@ -72,7 +84,7 @@ def recorded_list(model: Any) -> tuple[Any, ...]:
 
 def all_recorded(model: Any) -> tuple[Any, ...]:
     """Every recorded conversion as it stands on the model, the stages in the order of loading."""
-    found = own(model, STAGES)
+    found = _record(model)
     lists = [found.get(name) for name in _NAMES] if isinstance(found, Mapping) else [own(model, LIST)]
     return tuple(item for recorded in lists if isinstance(recorded, (list, tuple)) for item in recorded)
 

@@ -15,7 +15,7 @@ from attrs import define, evolve, field
 
 from .._version import __version__
 from ..diagnostics import PackFault, PackOrigin, code_frame, pack_failed
-from ..facts import Section
+from ..facts import PACK_SECTION, Section
 from ..names import did_you_mean
 from ..rule import Finding, Phase, Rule
 from .discovery import PackSource
@@ -179,11 +179,28 @@ def _check_hooks(manager: pluggy.PluginManager, plugin: object) -> None:
         impls = getattr(manager.hook, name).get_hookimpls()
         if any(impl.wrapper or impl.hookwrapper for impl in impls):
             raise PackFault(f"{name}() is a hook wrapper; shardlint calls every implementation by itself")
-        function = getattr(plugin, name, None)
-        if not impls and inspect.isroutine(function):
-            raise PackFault(
-                f"{name}() is not marked with @shardlint.hookimpl, so it is not a hook", _frame_of(function)
-            )
+        if not impls and hasattr(plugin, name):
+            raise _no_hook(plugin, name)
+
+
+def _no_hook(plugin: object, name: str) -> PackFault:
+    """What stands under a hook's name and is none, so that it would never be asked."""
+    bound = getattr(plugin, name)
+    if inspect.isroutine(bound):
+        return PackFault(f"{name}() is not marked with @shardlint.hookimpl, so it is not a hook", _frame_of(bound))
+    text = f"{name} is no function but an object of type {type(bound).__name__}"
+    return PackFault(f"{text}; a hook is a function marked with @shardlint.hookimpl", _place_of(plugin, name))
+
+
+def _place_of(plugin: object, name: str) -> str:
+    """The line of the pack's source at which `name` is bound; empty when the source is not there."""
+    try:
+        lines, _ = inspect.getsourcelines(plugin if inspect.ismodule(plugin) else type(plugin))
+        file = inspect.getsourcefile(plugin if inspect.ismodule(plugin) else type(plugin))
+    except (OSError, TypeError):
+        return ""
+    bindings = (number for number, line in enumerate(lines, 1) if re.match(rf"\s*{name}\s*[:=]", line))
+    return f"{file}:{number} in <module>" if (number := next(bindings, 0)) and inspect.ismodule(plugin) else str(file)
 
 
 def _pending(manager: pluggy.PluginManager) -> object:
@@ -261,7 +278,7 @@ def _collectors(manager: pluggy.PluginManager, origin: PackOrigin) -> Iterator[R
         for collector in _items(result, "shardlint_collectors()", "collectors", frame):
             name, section = getattr(collector, "name", None), getattr(collector, "section", None)
             section = section.value if isinstance(section, Section) else section
-            known = [member.value for member in Section]
+            known = [*(member.value for member in Section), f"{PACK_SECTION}{origin.pack}"]
             if not isinstance(name, str) or section not in known or not callable(getattr(collector, "collect", None)):
                 wanted = f"a name, a section (one of {', '.join(known)}) and a method collect()"
                 raise PackFault(

@@ -372,13 +372,17 @@ def looked_at() -> Facts:
 
 
 def optimized_bf16() -> Facts:
-    """Return `optimized` in bfloat16, with a learning rate of 1e-5, and statistics of its values without magnitudes."""
+    """Return `optimized` in bfloat16, with a learning rate of 1e-5, and values of a small magnitude."""
     facts = optimized()
     assert facts.model is not None
     narrow = evolve(facts.model, tensors=tuple(evolve(fact, dtype="bfloat16") for fact in facts.model.tensors))
     optimizer = optimizer_for(narrow)
     groups = tuple(evolve(group, options=FrozenDict({**group.options, "lr": 1e-5})) for group in optimizer.groups)
-    return evolve(facts, model=narrow, optimizer=evolve(optimizer, groups=groups), values=values_for(narrow))
+    values = values_for(narrow)
+    tensors = tuple(evolve(seen, magnitude=1e-4) for seen in values.tensors)
+    return evolve(
+        facts, model=narrow, optimizer=evolve(optimizer, groups=groups), values=evolve(values, tensors=tensors)
+    )
 
 
 BASES: dict[str, Callable[[], Facts]] = {

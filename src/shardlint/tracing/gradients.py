@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from ..facts import GradientFacts, PendingGather
+from ..facts import GradientFacts, PendingGather, Unknown
 from ..introspect.versioned import UNKNOWN, first, listed
 from .units import LiveUnit, TracedParameter
 
@@ -19,10 +19,13 @@ _GATHERS = ("_all_gather_result", "allgather_handle", "allgather_output", "all_g
 
 @define
 class _Seen:
+    """What the looks found of one parameter; `unread` says why a gradient that was there could not be looked into."""
+
     present: int = 0
     accumulated: int = 0
     not_finite: list[int] = field(factory=list)
     zero: int = 0
+    unread: str = ""
 
 
 class Looks:
@@ -50,7 +53,9 @@ class Looks:
         ]
         for (seen, _), size in zip(gradients, _magnitudes([gradient for _, gradient in gradients]), strict=True):
             seen.present += 1
-            if not math.isfinite(size):
+            if isinstance(size, str):
+                seen.unread = size
+            elif not math.isfinite(size):
                 seen.not_finite.append(number)
             elif size == 0.0:
                 seen.zero += 1
@@ -84,8 +89,8 @@ class Looks:
                 aliases=parameter.names,
                 units=units,
                 present=seen.present,
-                not_finite=tuple(seen.not_finite),
-                zero=seen.zero,
+                not_finite=Unknown(seen.unread) if seen.unread else tuple(seen.not_finite),
+                zero=Unknown(seen.unread) if seen.unread else seen.zero,
                 module_ran=_ran(parameter, ran, unobserved),
                 accumulated=seen.accumulated,
             )
@@ -127,32 +132,48 @@ def gradient_of(parameter: TracedParameter, *, at_step: bool = False) -> Any:
     return gradient.coalesce()._values() if gradient.is_sparse else gradient
 
 
-def _magnitudes(gradients: list[Any]) -> list[float]:
+def _magnitudes(gradients: list[Any]) -> list[float | str]:
     """
     A norm of each gradient: not finite exactly when it holds NaN or Inf, zero exactly when it is zero everywhere.
 
-    The Euclidean norm is fast, and may overflow or underflow; of what it leaves open the maximum norm decides.
+    The Euclidean norm is fast, and may overflow or underflow; of what it leaves open the maximum norm decides. Where
+    there is none, the text says why.
     """
     results = _norms(gradients, range(len(gradients)), 2.0)
-    unsure = [index for index, value in results.items() if value == 0.0 or not math.isfinite(value)]
+    unsure = [
+        index
+        for index, value in results.items()
+        if not isinstance(value, str) and (value == 0.0 or not math.isfinite(value))
+    ]
     results |= _norms(gradients, unsure, math.inf)
-    return [results.get(index, 0.0) for index in range(len(gradients))]
+    return [results[index] for index in range(len(gradients))]
 
 
-def _norms(gradients: list[Any], indices: Iterable[int], order: float) -> dict[int, float]:
-    import torch
-
+def _norms(gradients: list[Any], indices: Iterable[int], order: float) -> dict[int, float | str]:
     groups: dict[tuple[Any, Any], list[int]] = {}
-    results: dict[int, float] = {}
+    results: dict[int, float | str] = {}
     for index in indices:
         gradient = gradients[index]
-        if gradient.numel() and gradient.device.type != "meta":
+        if gradient.device.type == "meta":
+            results[index] = "its gradient is on the meta device"
+        elif gradient.numel():
             groups.setdefault((gradient.device, gradient.dtype), []).append(index)
-    with torch.no_grad():
-        for same_kind in groups.values():
-            norms = torch._foreach_norm([gradients[index] for index in same_kind], order)
-            results.update(zip(same_kind, torch.stack(list(norms)).tolist(), strict=True))
+        else:
+            results[index] = 0.0
+    for same_kind in groups.values():
+        results.update(zip(same_kind, _fused([gradients[index] for index in same_kind], order), strict=True))
     return results
+
+
+def _fused(gradients: list[Any], order: float) -> list[float | str]:
+    """The norms of gradients of one kind, in one pass."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            return list(torch.stack(list(torch._foreach_norm(gradients, order))).tolist())
+    except (NotImplementedError, RuntimeError):  # a dtype without arithmetic: looking must not end the step
+        return [f"its gradient is of {gradients[0].dtype}, which cannot be looked into"] * len(gradients)
 
 
 def is_pending(unit: LiveUnit) -> bool:

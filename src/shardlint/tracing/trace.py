@@ -13,6 +13,7 @@ from .direct_uses import use_mode
 from .gradients import BACKWARD, END, OPTIMIZER_STEP, Looks
 from .hooks import HookSet
 from .optimizers import watch_steps
+from .outside import Outside, watch_outside
 from .recorder import Recorder, graph_task
 from .reentrant import watch_reentrant
 from .shared_state import STATE_LIMIT, StateLog, watch_declared
@@ -59,6 +60,7 @@ class Trace:
         self._hooks: HookSet | None = None
         self._units: list[LiveUnit] = []
         self._looks = Looks([], [])
+        self._outside = Outside()
 
     def __enter__(self) -> Self:
         if self._hooks is not None or self._result is not None:
@@ -88,6 +90,7 @@ class Trace:
         self._recorder.backward_ended = self._backward_ended
         for index, (parameter, _) in enumerate(self._looks.parameters):
             self._watch_accumulation(hooks, index, parameter)
+        self._outside = watch_outside(tree, self._recorder, hooks)
         sharded = self._sharded()
         if sharded and not any(module.wrapper == "compile" for module in tree.walk.modules) and not tree.opaque:
             mode = use_mode(self._recorder, sharded)
@@ -173,6 +176,8 @@ class Trace:
             raised_in=recorder.raised_in if raised else "",
             dropped=recorder.dropped,
             state_dropped=self._states.dropped,
+            hidden_gradients=tuple(self._outside.gradients),
+            outside=tuple(self._outside.called),
         )
 
     def _unit_facts(self, unit: LiveUnit, hooks: HookSet) -> TracedUnit:

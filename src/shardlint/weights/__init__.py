@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from .compare.counts import Difference
 from .fault_groups import Fault, faults
-from .options import RANK_SECONDS, KnownLoad, VerifyOptions
-from .result import ReplicaGroup, Result, Row, RowKind, RowStatus, WeightsDifferError, WeightsVerdict, WrongLayout
+from .options import RANK_SECONDS, KnownLoad, VerifyOptions, expanded
+from .result import (
+    ReferenceScope,
+    ReplicaGroup,
+    Result,
+    Row,
+    RowKind,
+    RowStatus,
+    WeightsDifferError,
+    WeightsVerdict,
+    WrongLayout,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +43,7 @@ __all__ = [
     "ExternalShard",
     "ExternalState",
     "Fault",
+    "ReferenceScope",
     "ReplicaGroup",
     "Result",
     "Row",
@@ -71,6 +82,7 @@ def verify(
     stop: Callable[[], bool] | None = None,
     rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
+    phase: str = "after loading",
 ) -> Result:
     """
     Compare every element of every persistent tensor of `model` with the local `checkpoint`, bit by bit.
@@ -79,9 +91,10 @@ def verify(
     facts that are there already are not collected again. `replicas` is `digest` (each byte of the checkpoint is read
     once per job) or `full`. `sample` looks at that fraction of the tiles only, and then never passes. `max_memory`
     (bytes) bounds buffers and conversions that need values. `reports` is a folder for `tensors.csv`, `summary.json`
-    and a file of every rank. `rank_timeout` is how many seconds a rank may be silent. `stop` is asked again and again
-    whether to end early; then, as after Ctrl-C, the verdict is no PASS. What fails is told in the result, on every
-    rank; raises `ValueError` for bad arguments.
+    and a file of every rank: one that cannot be written there is a FAIL on every rank, before anything is compared.
+    They say `phase`, in your own words, as the moment of the check. `rank_timeout` is how many seconds a rank may be
+    silent. `stop` is asked again and again whether to end early; then, as after Ctrl-C, the verdict is no PASS. `~` in
+    paths is the home folder. What fails is told in the result, on every rank; raises `ValueError` for bad arguments.
     """
     load = KnownLoad(model_facts=model_facts, checkpoint_facts=checkpoint_facts, contract=contract, renames=renames)
     options = VerifyOptions(
@@ -95,10 +108,11 @@ def verify(
         stop=stop,
         rank_timeout=rank_timeout,
         reports=reports,
+        phase=phase,
     )
     from .verification import run
 
-    return run(model, Path(checkpoint), options)
+    return run(model, expanded(checkpoint), options)
 
 
 def compare_checkpoints(
@@ -112,6 +126,7 @@ def compare_checkpoints(
     stop: Callable[[], bool] | None = None,
     rank_timeout: float = RANK_SECONDS,
     reports: str | Path | None = None,
+    phase: str = "after loading",
 ) -> Result:
     """
     Compare every element of one checkpoint with another, bit by bit, without building a model's storage.
@@ -129,10 +144,11 @@ def compare_checkpoints(
         stop=stop,
         rank_timeout=rank_timeout,
         reports=reports,
+        phase=phase,
     )
     from .checkpoints import compare_checkpoints as compare
 
-    return compare(Path(checkpoint), Path(reference), options)
+    return compare(expanded(checkpoint), expanded(reference), options)
 
 
 def compare_replicas(
@@ -183,7 +199,7 @@ def check_export(
         found = check(
             model,
             model_facts or collect_model_facts(walk(model)),
-            checkpoint_facts or collect_checkpoint(Path(checkpoint)),
+            checkpoint_facts or collect_checkpoint(expanded(checkpoint)),
             renames=renames,
             exclusions=exclusions_of(contract),
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..loading.loader import PlanUnknownError
 from ..ranks.exchange import Exchange, RankError
@@ -24,11 +24,11 @@ from .compare.live_tensor import LiveBytes
 from .compare.pieces import check_tile, pieces_of
 from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import live_volume
-from .merge import why_incomplete
+from .merge import scope_of, why_incomplete
 from .options import VerifyOptions
 from .rank_part import CountPart, RankPart
 from .report_files import begun, failed_result, reported
-from .result import Result, sorted_rows
+from .result import ReferenceScope, Result, sorted_rows
 from .storage.reader import Reader
 from .storage.stored_tensors import Files
 from .symbolic.tensor import SymbolicTensor
@@ -49,19 +49,17 @@ def compare_checkpoints(path: Path, reference: Path, options: VerifyOptions) -> 
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
         with Exchange(limit=options.rank_timeout, name="checkpoints", stop=options.stop) as exchange:
-            begun(options.reports, exchange, str(reference))
-            result = _run(path, reference, options.comparing(exchange.step), exchange)
-            return reported(result, options.reports, exchange)
+            return begun(options, exchange, str(reference)) or _run(path, reference, options, exchange)
     except RankError as error:
-        return failed_result(error, str(reference), options.reports)
+        return failed_result(error, str(reference), options)
 
 
-def _run(path: Path, reference: Path, options: Options, exchange: Exchange) -> Result:
+def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange) -> Result:
     part = RankPart(rank=exchange.rank)
     sides: tuple[Side, Side] | None = None
     try:
         sides = both_sides(path, reference)
-        found = _compare(*sides, options, exchange)
+        found = _compare(*sides, options.comparing(exchange.step), exchange)
         part.counts = [CountPart(live=name, key=key, tally=tally) for (name, key), tally in found.counts.items()]
         part.bytes, part.seconds = found.bytes, found.seconds
         part.interrupted, part.sampled = found.interrupted, found.sampled
@@ -75,7 +73,8 @@ def _run(path: Path, reference: Path, options: Options, exchange: Exchange) -> R
     answer = b""
     if blobs:
         parts = [msgspec.json.decode(blob, type=RankPart) for blob in blobs]
-        answer = msgspec.json.encode(_result(sides, parts, reference))
+        result = evolve(_result(sides, parts, reference), phase=options.phase)
+        answer = msgspec.json.encode(reported(result, options.reports))
     return msgspec.json.decode(exchange.broadcast(answer), type=Result)
 
 
@@ -150,6 +149,7 @@ def _result(sides: tuple[Side, Side] | None, parts: Sequence[RankPart], referenc
         incomplete=incomplete,
         checkpoint=str(reference),
         world_size=len(parts),
+        scope=scope_of(sides[1].sources) if sides else ReferenceScope(),
         compared_bytes=sum(part.bytes for part in parts),
         seconds=max(part.seconds for part in parts),
     )

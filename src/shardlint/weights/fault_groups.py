@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from ..names import collapse, counted, natural_key, pattern_of
-from .report_files import first_difference
+from .report_text import first_difference
 from .result import RANK_FAILED, Result, Row, RowKind, RowStatus
 
 _DIGITS = re.compile(r"[0-9]+")
@@ -20,7 +20,8 @@ SHOWN_NAMES = 20
 @frozen(kw_only=True)
 class Fault:
     """
-    One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding, replicas or rank.
+    One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding, replicas, rank or
+    report.
 
     `subject` collapses the names of all tensors concerned, `ranks` are those on which the fault shows (empty: all).
     """
@@ -42,18 +43,22 @@ def faults(result: Result) -> tuple[Fault, ...]:
     stored = result.of_kind(RowKind.CHECKPOINT)
     unread = [row for row in stored if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
     padding = [row for row in result.of_kind(RowKind.PADDING) if row.status is RowStatus.MISMATCH]
-    found = (
+    return (
         *(_rank(rank, text) for rank, text in result.errors),
-        *_grouped("mismatch", wrong, _mismatch),
+        *(_report(rank, text) for rank, text in result.unwritten),
+        *_grouped("mismatch", wrong, _mismatch, result.world_size),
         *_layouts(result),
-        *_grouped("nonfinite", special, _nonfinite),
-        *_grouped("uncompared", hole, _uncompared),
-        *_grouped("unread", unread, _unread),
-        *_grouped("padding", padding, _padding),
+        *_grouped("nonfinite", special, _nonfinite, result.world_size),
+        *_grouped("uncompared", hole, _uncompared, result.world_size),
+        *_grouped("unread", unread, _unread, result.world_size),
+        *_grouped("padding", padding, _padding, result.world_size),
         *_replicas(result),
     )
-    everybody = tuple(range(result.world_size))
-    return tuple(evolve(fault, ranks=()) if fault.ranks == everybody else fault for fault in found)
+
+
+def _report(rank: int, text: str) -> Fault:
+    message = f"rank {rank} could not write its report: {text}"
+    return Fault(what="report", subject=f"rank {rank}", message=message, ranks=(rank,))
 
 
 def _rank(rank: int, text: str) -> Fault:
@@ -91,7 +96,9 @@ def _replicas(result: Result) -> Iterator[Fault]:
             )
 
 
-def _grouped(what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], str]) -> Iterator[Fault]:
+def _grouped(
+    what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], str], world_size: int
+) -> Iterator[Fault]:
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         groups[pattern_of(row.name), _DIGITS.sub("#", row.reason)].append(row)
@@ -102,15 +109,15 @@ def _grouped(what: str, rows: Iterable[Row], message: Callable[[Sequence[Row]], 
             what=what,
             subject=collapse(names),
             message=message(ordered),
-            ranks=_ranks(what, ordered),
+            ranks=_ranks(ordered, world_size),
             evidence=_evidence(ordered),
         )
 
 
-def _ranks(what: str, rows: Sequence[Row]) -> tuple[int, ...]:
-    if what == "padding":
-        return tuple(sorted({rank for row in rows for rank in row.ranks}))
-    return tuple(sorted({rank for row in rows if row.load_mismatches for rank in row.differing}))
+def _ranks(rows: Sequence[Row], world_size: int) -> tuple[int, ...]:
+    """The ranks on which some of the tensors differ; none when it is all of them."""
+    found = {rank for row in rows for rank in row.ranks}
+    return () if len(found) == world_size else tuple(sorted(found))
 
 
 def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
@@ -126,7 +133,9 @@ def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
     }
     if first is not None:
         found["first_live"] = f"{first.live_key}{list(first.live_index)}"
-        found["first_checkpoint"] = f"{first.checkpoint_key}{list(first.checkpoint_index)}"
+        found["first_checkpoint"] = (
+            f"{first.checkpoint_key}{list(first.checkpoint_index) if first.checkpoint_key else ''}"
+        )
         found["actual"], found["reference"] = first.actual, first.reference
     reasons = tuple(dict.fromkeys(row.reason for row in rows if row.reason))
     return found | ({"reason": reasons[0]} if reasons else {})
@@ -167,7 +176,9 @@ def _unread(rows: Sequence[Row]) -> str:
 
 
 def _padding(rows: Sequence[Row]) -> str:
-    return f"{_elements(sum(row.load_mismatches for row in rows), 'padding element', rows)} not zero"
+    first = next(row for row in rows if row.first)
+    what = _elements(sum(row.load_mismatches for row in rows), "padding element", rows)
+    return f"{what} not zero; {first_difference(first)}"
 
 
 def _many(count: int, noun: str, rows: Sequence[Row]) -> str:

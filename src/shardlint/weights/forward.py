@@ -16,6 +16,7 @@ from attrs import evolve, field, frozen
 from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan
 from ..introspect.walk import walk
+from ..loading.declared import Declared
 from ..loading.load import FollowedLoad, LoaderOf, ModelLoad
 from ..loading.loader import Loader, PlanUnknownError
 from .conversions import ConversionGroup
@@ -49,6 +50,7 @@ def forward(
     *,
     renames: Sequence[tuple[str, str]] = (),
     exclusions: Exclusions | None = None,
+    declared: Declared | None = None,
     cast: bool = True,
 ) -> Forward:
     """
@@ -56,7 +58,8 @@ def forward(
 
     Raises `PlanUnknownError` when no plan can be made and `ReadError` when a file cannot be opened.
     """
-    return forward_of_load(ModelLoad.of(model, model_facts, renames, exclusions), checkpoint, cast=cast)
+    load = ModelLoad.of(model, model_facts, renames, exclusions, declared)
+    return forward_of_load(load, checkpoint, cast=cast)
 
 
 def forward_of_load(load: ModelLoad, checkpoint: CheckpointFacts, *, cast: bool = True) -> Forward:
@@ -83,6 +86,7 @@ def forward_of_folder(
     *,
     renames: Sequence[tuple[str, str]] = (),
     exclusions: Exclusions | None = None,
+    declared: Declared | None = None,
 ) -> Forward:
     """
     Plan the load of a folder of torch.distributed.checkpoint into the live `model`, as `forward` does for safetensors.
@@ -98,7 +102,7 @@ def forward_of_folder(
     for name, reason in repacked(walked).items():
         raise PlanUnknownError(f"{name}: {reason}")
     folder = read_folder(Path(checkpoint.path))
-    plan = ModelLoad.of(model, model_facts, renames, exclusions).nested_plan(checkpoint)
+    plan = ModelLoad.of(model, model_facts, renames, exclusions, declared).nested_plan(checkpoint)
     return _assembled(plan, None, SourceSet(tensors=folder.tensors, refused=folder.refused))
 
 

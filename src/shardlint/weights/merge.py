@@ -13,23 +13,31 @@ from .compare.diagnose import unravel
 from .coverage import SourceCoverage
 from .forward import Forward
 from .rank_part import LivePart, RankPart
-from .result import RANK_FAILED, Result, Row, RowKind, RowStatus, WrongLayout, sorted_rows
+from .result import RANK_FAILED, ReferenceScope, Result, Row, RowKind, RowStatus, WrongLayout, sorted_rows
 from .storage.stored_tensors import TensorSource
 
+Alike = Mapping[str, Sequence[Sequence[int]]]
+EMPTY: Alike = {}
 INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
 
 
-def merged(forward: Forward, parts: Sequence[RankPart]) -> Result:
-    """The result of all ranks. The plan of the caller, rank 0, counts for all."""
-    rows = [*_live_rows(forward, parts), *_checkpoint_rows(forward, parts), *_padding_rows(parts)]
+def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) -> Result:
+    """
+    The result of all ranks. The plan of the caller, rank 0, counts for all.
+
+    `alike` are, by name, the groups of ranks that hold the same part of a tensor.
+    """
+    differ = _differing(parts, alike)
+    rows = [*_live_rows(forward, parts, differ), *_checkpoint_rows(forward, parts), *_padding_rows(parts)]
     return Result(
         rows=sorted_rows(rows),
         layouts=_layouts(parts),
         errors=tuple((part.rank, part.error) for part in parts if part.error),
         incomplete=why_incomplete(parts),
         world_size=len(parts),
-        notes=tuple(note for part in parts for note in part.notes),
+        unwritten=unwritten(parts),
+        scope=scope_of(forward.sources.tensors),
         compared_bytes=sum(part.bytes for part in parts),
         seconds=max((part.seconds for part in parts), default=0.0),
     )
@@ -42,6 +50,36 @@ def why_incomplete(parts: Sequence[RankPart]) -> str:
     if any(part.sampled for part in parts):
         return "only a sample of the elements was compared, which proves nothing about the rest"
     return ""
+
+
+def unwritten(parts: Iterable[RankPart]) -> tuple[tuple[int, str], ...]:
+    """The ranks whose report could not be written, and why."""
+    return tuple((part.rank, part.unwritten) for part in parts if part.unwritten)
+
+
+def scope_of(sources: Mapping[str, TensorSource]) -> ReferenceScope:
+    """What the stored tensors are, in sum."""
+    return ReferenceScope(
+        files=tuple(sorted({name for source in sources.values() for name in source.files})),
+        tensors=len(sources),
+        elements=sum(source.volume for source in sources.values()),
+        bytes=sum(source.nbytes for source in sources.values()),
+    )
+
+
+def _differing(parts: Sequence[RankPart], alike: Alike) -> dict[str, set[int]]:
+    """The ranks on which each live tensor differs: those that compared it, and those with the same bits."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for part in parts:
+        for count in part.counts:
+            if count.tally.load_mismatches:
+                found[count.live].add(part.rank)
+    followed = {(part.rank, name) for part in parts for live in part.live if live.followed for name in live.names}
+    for name, ranks in found.items():
+        for group in alike.get(name, ()):
+            if ranks.intersection(group):
+                ranks.update(rank for rank in group if (rank, name) in followed)
+    return found
 
 
 def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
@@ -59,27 +97,6 @@ def _layouts(parts: Sequence[RankPart]) -> tuple[WrongLayout, ...]:
         for (name, declared, found), ranks in sorted(explained.items())
         if wrong[name] == ranks
     )
-
-
-def differing_ranks(
-    parts: Sequence[RankPart], replicas: Mapping[tuple[str, str], Sequence[int]]
-) -> dict[str, tuple[int, ...]]:
-    """
-    The ranks on which a live tensor is not what the checkpoint holds, by name.
-
-    `replicas` are the ranks that hold each shard, by name and key: one whose bits are another's was not compared
-    itself, and differs where that one does.
-    """
-    wrong: dict[str, set[int]] = defaultdict(set)
-    for part in parts:
-        for count in part.counts:
-            if count.tally.load_mismatches:
-                wrong[count.live].add(part.rank)
-    followed = {(live.name, part.rank) for part in parts for live in part.live if live.followed}
-    for (name, _), ranks in replicas.items():
-        if not wrong.get(name, set()).isdisjoint(ranks):
-            wrong[name].update(rank for rank in ranks if (name, rank) in followed)
-    return {name: tuple(sorted(ranks)) for name, ranks in wrong.items()}
 
 
 def tallies(sources: Mapping[str, TensorSource], parts: Sequence[RankPart], by: str) -> dict[str, Tally]:
@@ -107,6 +124,8 @@ def _status(tally: Tally, complete: bool) -> RowStatus:
         return RowStatus.MISMATCH
     if not complete:
         return RowStatus.INCOMPLETE
+    if tally.nonfinite:
+        return RowStatus.NON_FINITE
     return RowStatus.DTYPE_CAST if tally.exact_mismatches else RowStatus.EXACT
 
 
@@ -128,7 +147,7 @@ def count_row(kind: RowKind, name: str, tally: Tally, complete: bool) -> Row:
     )
 
 
-def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
+def _live_rows(forward: Forward, parts: Sequence[RankPart], differ: Mapping[str, set[int]]) -> Iterable[Row]:
     found = tallies(forward.sources.tensors, parts, "live")
     plans = forward.plan.tensor_by_name()
     held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
@@ -139,7 +158,8 @@ def _live_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Row]:
         first = on_ranks[0][1]
         names = [alias for alias in first.names if alias in found] or [name]
         for alias in names:
-            yield _live_row(alias, on_ranks, found.get(alias, Tally()), plans, parts)
+            row = _live_row(alias, on_ranks, found.get(alias, Tally()), plans, parts)
+            yield evolve(row, ranks=tuple(sorted(differ.get(alias, ()))))
 
 
 def _live_row(
@@ -174,7 +194,6 @@ def _live_row(
         sources=plan.sources if plan else (),
         operations=plan.operations if plan else (),
         reason=reason,
-        ranks=tuple(rank for rank, live in on_ranks if live.expected),
     )
 
 
@@ -187,6 +206,7 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
     excused = _leftovers(forward.plan)
     users = forward.plan.names_by_key()
     failed = any(part.error for part in parts)
+    differ = _differing_sources(parts)
     for key, source in forward.sources.tensors.items():
         tally = found.get(key, Tally())
         read = coverage.volume(key)
@@ -196,6 +216,7 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
             checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None)),
             checked=checked,
             sources=users.get(key, ()),
+            ranks=tuple(sorted(differ.get(key, ()))),
         )
     for key, reason in forward.sources.refused.items():
         leftover, right = excused.get(key, ("", False))
@@ -206,6 +227,15 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
             reason=f"{leftover}; {reason}" if right else reason,
             sources=users.get(key, ()),
         )
+
+
+def _differing_sources(parts: Sequence[RankPart]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for part in parts:
+        for count in part.counts:
+            if count.tally.load_mismatches:
+                found[count.key].add(part.rank)
+    return found
 
 
 def checkpoint_row(row: Row, source: TensorSource, read: int | None, leftover: tuple[str, bool] | None) -> Row:
@@ -246,23 +276,24 @@ def _leftovers(plan: PlanFacts) -> dict[str, tuple[str, bool]]:
 
 
 def _padding_rows(parts: Sequence[RankPart]) -> Iterable[Row]:
-    held: dict[str, list[tuple[int, LivePart]]] = defaultdict(list)
+    sums: dict[str, Tally] = {}
+    differ: dict[str, list[int]] = defaultdict(list)
+    dtypes: dict[str, str] = {}
     for part in parts:
         for live in part.live:
-            if live.padding:
-                held[live.name].append((part.rank, live))
-    for name, on_ranks in held.items():
-        total = sum(live.padding for _, live in on_ranks)
-        wrong = sum(live.padding_wrong for _, live in on_ranks)
-        yield Row(
-            kind=RowKind.PADDING,
-            name=name,
-            status=RowStatus.MISMATCH if wrong else RowStatus.EXACT,
-            checked=total,
-            expected=total,
-            exact_mismatches=wrong,
-            load_mismatches=wrong,
-            dtype=on_ranks[0][1].dtype,
-            reason="elements beyond the logical shape must be zero" if wrong else "",
-            ranks=tuple(rank for rank, live in on_ranks if live.padding_wrong),
+            if live.padding is None:
+                continue
+            first = live.padding.first and evolve(live.padding.first, rank=part.rank)
+            sums.setdefault(live.name, Tally()).add(evolve(live.padding, first=first))
+            dtypes[live.name] = live.dtype
+            if live.padding.load_mismatches:
+                differ[live.name].append(part.rank)
+    for name, tally in sums.items():
+        row = count_row(RowKind.PADDING, name, tally, complete=True)
+        yield evolve(
+            row,
+            expected=tally.checked,
+            dtype=dtypes[name],
+            reason="elements beyond the logical shape must be zero" if tally.load_mismatches else "",
+            ranks=tuple(sorted(differ[name])),
         )

@@ -12,10 +12,10 @@ from .symbolic.volume import Lattice
 @frozen(kw_only=True)
 class LivePart:
     """
-    One live tensor on one rank: `expected` local elements, `covered` by boxes, and its padding.
+    One live tensor on one rank: `expected` local elements, `covered` by boxes, and what its padding holds.
 
-    `names` are all its names; `reason` says why it was not compared. `followed` tells that it equals another rank's
-    replica, which was compared.
+    `padding` is None when the storage holds nothing else. `names` are all its names; `reason` says why it was not
+    compared. `followed` tells that it equals another rank's replica, which was compared.
     """
 
     name: str
@@ -23,8 +23,7 @@ class LivePart:
     dtype: str
     expected: int
     covered: int = 0
-    padding: int = 0
-    padding_wrong: int = 0
+    padding: Tally | None = None
     reason: str = ""
     followed: bool = False
 
@@ -43,7 +42,8 @@ class RankPart:
     """
     Everything that one rank found. `read` are the lattices of stored elements that it compared, by key.
 
-    `unplanned` tells that `error` is the reason why no load plan can be made: then nothing is wrong, nor right.
+    `unwritten` says why its report could not be written. `unplanned` tells that `error` is the reason why no load plan
+    can be made: then nothing is wrong, nor right.
     """
 
     rank: int = 0
@@ -59,4 +59,4 @@ class RankPart:
     error: str = ""
     unplanned: bool = False
     sent: int = 0
-    notes: list[str] = field(factory=list)
+    unwritten: str = ""

@@ -49,6 +49,14 @@ class Groups:
     members: dict[tuple[str, str], tuple[int, ...]] = field(factory=dict)
     holdings: tuple[Holdings, ...] = ()
 
+    @property
+    def by_name(self) -> dict[str, list[tuple[int, ...]]]:
+        """The groups of each tensor."""
+        found: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        for (name, _), ranks in self.members.items():
+            found[name].append(ranks)
+        return found
+
 
 def short(text: str) -> str:
     """Eight bytes that stand for a text, in hexadecimal."""

@@ -6,18 +6,21 @@ import contextlib
 import csv
 import io
 import os
-import textwrap
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from attrs import evolve
 
-from ..names import printable
-from .result import Result, Row, RowKind, RowStatus
+from ..names import first_line
+from .report_text import as_text
+from .result import Result, Row, RowKind, RowStatus, WeightsVerdict
 
 if TYPE_CHECKING:
     from ..ranks.exchange import Exchange, RankError
+    from .options import VerifyOptions
     from .rank_part import RankPart
 
 FORMAT = 1
@@ -32,21 +35,26 @@ COLUMNS = (
 )
 # fmt: on
 SHOWN_SOURCES = 8
-WIDTH = 100
+TABLE = "tensors.csv"
 
 
-def write_rank(part: RankPart, folder: Path) -> Path:
-    """Write what one rank found. Raises `OSError`."""
-    path = folder / f"rank_{part.rank:05d}.json"
-    _write(path, msgspec.json.format(msgspec.json.encode(part), indent=1))
+def write_rank(part: RankPart, folder: Path, *, checkpoint: str, phase: str, files: Iterable[str]) -> Path:
+    """Write what one rank found, compared with the named files of a checkpoint. Raises `OSError`."""
+    path = _rank_file(folder, part.rank)
+    report = {"checkpoint": checkpoint, "phase": phase, "source_files": sorted(set(files))}
+    _write(path, msgspec.json.format(msgspec.json.encode(report | msgspec.to_builtins(part)), indent=1))
     return path
+
+
+def _rank_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank_{rank:05d}.json"
 
 
 def write_summary(result: Result, folder: Path) -> tuple[Path, Path]:
     """Write `tensors.csv` (worst first), `worst.txt` and `summary.json`. Raises `OSError`."""
-    table = folder / "tensors.csv"
+    table = folder / TABLE
     _write(table, as_csv(result).encode())
-    _write(folder / "worst.txt", as_text(result).encode())
+    _write(folder / "worst.txt", as_text(result, table=TABLE).encode())
     return table, _write_summary(result, folder)
 
 
@@ -56,19 +64,41 @@ def _write_summary(result: Result, folder: Path) -> Path:
     return path
 
 
-def begun(folder: Path | None, exchange: Exchange, checkpoint: str) -> None:
+def begun(options: VerifyOptions, exchange: Exchange, checkpoint: str) -> Result | None:
     """
-    Take away what an earlier run left, and leave a summary that says this one has not ended.
+    Take away what an earlier run left, and leave a summary that says this one has not ended. A collective call.
 
-    So that a run that is killed leaves no verdict of another one. What cannot be written is told when it ends.
+    So that a run that is killed leaves no verdict of another one, and that nobody works for hours for a report that
+    cannot be written: then the result, the same on every rank, says so at once. Otherwise None.
     """
-    if folder is None:
-        return
-    with contextlib.suppress(OSError):
-        (folder / f"rank_{exchange.rank:05d}.json").unlink(missing_ok=True)
+    mine = "" if options.reports is None else _clear(options.reports, exchange, checkpoint)
+    texts = [msgspec.json.decode(blob, type=str) for blob in exchange.gather(msgspec.json.encode(mine))]
+    failed = tuple((rank, text) for rank, text in enumerate(texts) if text)
+    failed = msgspec.json.decode(exchange.broadcast(msgspec.json.encode(failed)), type=tuple[tuple[int, str], ...])
+    if not failed:
+        return None
+    result = Result(
+        rows=(),
+        incomplete="a report could not be written, so nothing was compared",
+        checkpoint=checkpoint,
+        world_size=exchange.world_size,
+        unwritten=failed,
+        phase=options.phase,
+    )
+    if options.reports is not None and not exchange.rank:
+        with contextlib.suppress(OSError):
+            write_summary(result, options.reports)
+    return result
+
+
+def _clear(folder: Path, exchange: Exchange, checkpoint: str) -> str:
+    """Make the folder ready for this rank's reports; why that cannot be done, else empty."""
+    try:
+        check_writable(folder)
+        _rank_file(folder, exchange.rank).unlink(missing_ok=True)
         if exchange.rank:
-            return
-        for name in ("tensors.csv", "worst.txt"):
+            return ""
+        for name in (TABLE, "worst.txt"):
             (folder / name).unlink(missing_ok=True)
         for path in folder.glob("rank_*.json"):
             number = path.stem.removeprefix("rank_")
@@ -76,27 +106,39 @@ def begun(folder: Path | None, exchange: Exchange, checkpoint: str) -> None:
                 path.unlink()
         waiting = Result(rows=(), incomplete=UNENDED, checkpoint=checkpoint, world_size=exchange.world_size)
         _write_summary(waiting, folder)
+    except OSError as error:
+        return first_line(error)
+    return ""
 
 
-def reported(result: Result, folder: Path | None, exchange: Exchange) -> Result:
-    """Write the summary of a result on rank 0; the result with a note when it could not be written."""
-    if folder is None or exchange.rank:
+def check_writable(folder: Path) -> None:
+    """Make the folder, write a file into it and take that away again. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as draft:
+        draft.write(b"0")
+
+
+def reported(result: Result, folder: Path | None) -> Result:
+    """Write the summary of a result; the result that says so when it could not be written."""
+    if folder is None:
         return result
     try:
         write_summary(result, folder)
     except OSError as error:
-        note = f"rank {exchange.rank}: the report could not be written: {error}"
-        return evolve(result, notes=tuple(dict.fromkeys((*result.notes, note))))
+        return evolve(result, unwritten=(*result.unwritten, (0, first_line(error))))
     return result
 
 
-def failed_result(error: RankError, checkpoint: str, folder: Path | None) -> Result:
+def failed_result(error: RankError, checkpoint: str, options: VerifyOptions) -> Result:
     """The result when a rank did not answer. Whoever notices it writes it: the first rank may be the one."""
-    result = Result(rows=(), errors=((error.rank, str(error)),), checkpoint=checkpoint, world_size=error.world_size)
-    if folder is not None:
-        with contextlib.suppress(OSError):
-            write_summary(result, folder)
-    return result
+    result = Result(
+        rows=(),
+        errors=((error.rank, str(error)),),
+        checkpoint=checkpoint,
+        world_size=error.world_size,
+        phase=options.phase,
+    )
+    return reported(result, options.reports)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -136,81 +178,40 @@ def _error(value: float | None) -> str:
 
 def summary_of(result: Result) -> dict[str, Any]:
     """The result in figures, and its worst rows."""
+    live, stored, padding = (result.of_kind(kind) for kind in RowKind)
+    exact = sum(row.exact_mismatches for row in live)
+    uncovered = [row for row in stored if row.status is RowStatus.INCOMPLETE]
     return {
         "format": FORMAT,
         "verdict": result.verdict.value,
+        "exact_reference_match": result.verdict is WeightsVerdict.PASS and not exact,
         "incomplete": result.incomplete,
+        "phase": result.phase,
         "checkpoint": result.checkpoint,
+        "reference_scope": result.scope,
         "world_size": result.world_size,
         "live_tensors": {status.value: result.count(status) for status in RowStatus},
         "checkpoint_tensors": {status.value: result.count(status, RowKind.CHECKPOINT) for status in RowStatus},
-        "elements": sum(row.checked for row in result.of_kind(RowKind.LIVE)),
-        "load_dtype_mismatches": sum(row.load_mismatches for row in result.of_kind(RowKind.LIVE)),
-        "exact_reference_mismatches": sum(row.exact_mismatches for row in result.of_kind(RowKind.LIVE)),
-        "nonfinite_elements": sum(row.nonfinite for row in result.of_kind(RowKind.LIVE)),
+        "padding_tensors": {status.value: result.count(status, RowKind.PADDING) for status in RowStatus},
+        "elements": sum(row.checked for row in live),
+        "checkpoint_elements": sum(row.expected for row in stored),
+        "padding_elements": sum(row.checked for row in padding),
+        "load_dtype_mismatches": sum(row.load_mismatches for row in live),
+        "exact_reference_mismatches": exact,
+        "nonfinite_elements": sum(row.nonfinite for row in live),
+        "padding_mismatches": sum(row.load_mismatches for row in padding),
+        "uncovered_checkpoint_tensors": [_uncovered(row) for row in uncovered],
+        "uncovered_live_tensors": [_uncovered(row) for row in live if row.status is RowStatus.INCOMPLETE],
         "compared_bytes": result.compared_bytes,
         "seconds": round(result.seconds, 3),
         "bytes_sent_by_rank": result.exchanged,
         "wrong_layouts": result.layouts,
         "differing_replicas": result.replicas,
         "rank_errors": [{"rank": rank, "error": text} for rank, text in result.errors],
-        "notes": result.notes,
+        "unwritten_reports": [{"rank": rank, "error": text} for rank, text in result.unwritten],
         "worst": result.worst(),
     }
 
 
-def as_text(result: Result, limit: int = 50, width: int = WIDTH) -> str:
-    """The verdict and a table of the worst rows, with each first difference, in lines of at most `width` columns."""
-    return "".join(_wrapped(line, width) + "\n" for line in _lines(result, limit))
-
-
-def _wrapped(line: str, width: int) -> str:
-    """A line folded at blanks; what has none (a name) stays whole."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    folded = textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-        drop_whitespace=True,
-    )
-    return "\n".join(folded)
-
-
-def _lines(result: Result, limit: int) -> list[str]:
-    live = result.of_kind(RowKind.LIVE)
-    lines = [
-        f"{result.verdict.value}: {len(live)} live tensors, {sum(row.checked for row in live)} elements on "
-        f"{result.world_size} rank{'s' if result.world_size != 1 else ''} against {result.checkpoint}"
-    ]
-    if result.incomplete:
-        lines.append(f"not everything was looked at: {result.incomplete}")
-    lines += [f"rank {rank}: {printable(text)}" for rank, text in result.errors]
-    worst = result.worst(limit)
-    if worst:
-        lines.append(f"{'status':<11} {'kind':<10} {'wrong':>12} {'nonfinite':>10} {'max error':>12}  tensor")
-    for row in worst:
-        wrong, largest = row.load_mismatches or row.exact_mismatches, row.max_load_abs or row.max_abs
-        error = "" if largest is None else f"{largest:.6g}"
-        figures = f"{wrong:>12} {row.nonfinite:>10} {error:>12}"
-        lines.append(f"{row.status.value:<11} {row.kind.value:<10} {figures}  {printable(row.name)}")
-        if row.reason:
-            lines.append(f"    {printable(row.reason)}")
-        if row.first or row.special:
-            lines.append(f"    {first_difference(row)}")
-    return lines
-
-
-def first_difference(row: Row) -> str:
-    """The first difference of a row, or else its first element that is not finite, as one line."""
-    first = row.first or row.special
-    if first is None:
-        return ""
-    where = f"{first.checkpoint_key}{list(first.checkpoint_index)}" if first.checkpoint_key else "a constant"
-    return printable(
-        f"first at {first.live_key}{list(first.live_index)}: {first.actual} ({first.storage_dtype}, "
-        f"{first.actual_bits}), {where} gives {first.reference} ({first.reference_dtype}, {first.reference_bits})"
-        f"{', the same once cast' if first.cast_only else ''}, rank {first.rank}"
-    )
+def _uncovered(row: Row) -> dict[str, Any]:
+    return {"name": row.name, "checked": row.checked, "expected": row.expected, "reason": row.reason}

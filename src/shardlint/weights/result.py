@@ -14,11 +14,16 @@ RANK_FAILED = "not compared, because a rank failed"
 
 
 class RowStatus(enum.Enum):
-    """What became of one tensor, worst last."""
+    """
+    What became of one tensor, worst last.
+
+    NON_FINITE: every element is what the checkpoint holds, and some of them are infinite or not a number.
+    """
 
     EXCLUDED = "EXCLUDED"
     EXACT = "EXACT"
     DTYPE_CAST = "DTYPE_CAST"
+    NON_FINITE = "NON_FINITE"
     INCOMPLETE = "INCOMPLETE"
     MISMATCH = "MISMATCH"
 
@@ -63,8 +68,8 @@ class Row:
 
     `sources` are the checkpoint keys of a live tensor and the live names of a stored one. `lower_bounds` tells that
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
-    `first` is the first difference, `special` the first element of which a side is not finite. `differing` are the
-    ranks on which some element is not what the checkpoint holds.
+    `first` is the first difference, `special` the first element of which a side is not finite. `ranks` are those on
+    which the tensor differs, in order.
     """
 
     kind: RowKind
@@ -86,7 +91,6 @@ class Row:
     operations: tuple[str, ...] = ()
     reason: str = ""
     ranks: tuple[int, ...] = ()
-    differing: tuple[int, ...] = ()
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -145,14 +149,26 @@ class ReplicaGroup:
 
 
 @frozen(kw_only=True)
+class ReferenceScope:
+    """What the live side was compared with: the files that hold it, and how much they hold."""
+
+    files: tuple[str, ...] = ()
+    tensors: int = 0
+    elements: int = 0
+    bytes: int = 0
+
+
+@frozen(kw_only=True)
 class Result:
     """
     Everything that a verification found.
 
-    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at;
-    empty when everything was. `undecided` are tensors whose bits differ between ranks where nothing says that they
-    hold replicas, `judged` counts those that were compared. `checkpoint` is empty when only replicas were compared.
-    `exchanged` are the bytes that each rank sent. `compared_bytes` counts the live side.
+    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
+    when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
+    rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
+    `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
+    several ranks hold, and whose digests were compared. `undecided` are tensors whose bits differ between ranks where
+    nothing says that they hold replicas.
     """
 
     rows: tuple[Row, ...]
@@ -160,20 +176,22 @@ class Result:
     replicas: tuple[ReplicaGroup, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
     undecided: tuple[str, ...] = ()
-    judged: int = 0
     incomplete: str = ""
     checkpoint: str = ""
     world_size: int = 1
     compared_bytes: int = 0
     seconds: float = field(default=0.0, eq=False)
     exchanged: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
+    unwritten: tuple[tuple[int, str], ...] = ()
+    scope: ReferenceScope = ReferenceScope()
+    phase: str = ""
+    compared_replicas: int = 0
 
     @property
     def verdict(self) -> WeightsVerdict:
         """PASS, FAIL or INCOMPLETE."""
         wrong = any(row.status in (RowStatus.MISMATCH, RowStatus.INCOMPLETE) or row.nonfinite for row in self.rows)
-        if wrong or self.errors or self.layouts or self.replicas:
+        if wrong or self.errors or self.layouts or self.replicas or self.unwritten:
             return WeightsVerdict.FAIL
         nothing = bool(self.checkpoint) and not self.rows
         return WeightsVerdict.INCOMPLETE if self.incomplete or nothing else WeightsVerdict.PASS
@@ -182,7 +200,7 @@ class Result:
         """Raises `WeightsDifferError` unless the verdict is PASS. Under a job it does so on every rank."""
         if self.verdict is WeightsVerdict.PASS:
             return
-        from .report_files import as_text
+        from .report_text import as_text
 
         raise WeightsDifferError(self, as_text(self))
 
@@ -190,12 +208,16 @@ class Result:
         """The rows of one kind."""
         return tuple(row for row in self.rows if row.kind is kind)
 
-    def worst(self, limit: int = 50) -> tuple[Row, ...]:
-        """The worst rows: those that are right left out, and stored tensors whose fault a live row shows."""
+    def worst(self, limit: int | None = 50) -> tuple[Row, ...]:
+        """
+        The worst rows: those that are right left out, and stored tensors whose fault a live row shows.
+
+        All of them when `limit` is None.
+        """
         bad = (
             row
             for row in self.rows
-            if (row.status.badness > RowStatus.EXACT.badness or row.nonfinite)
+            if row.status.badness > RowStatus.EXACT.badness
             and not (row.kind is RowKind.CHECKPOINT and row.status is not RowStatus.INCOMPLETE)
         )
         return tuple(sorted(bad, key=lambda row: row.order)[:limit])

@@ -8,11 +8,11 @@ take part. Tensors outside the module take part through `ExternalState`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
 from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
@@ -94,9 +94,13 @@ class ExternalState(Protocol):
         """Describe this rank's shards; nothing is copied."""
 
 
-def shards_of(model: Any, external: ExternalState | None = None) -> tuple[Shard, ...]:
+def shards_of(
+    model: Any, external: ExternalState | None = None, logical: Mapping[str, tuple[int, ...]] | None = None
+) -> tuple[Shard, ...]:
     """
     Describe every persistent parameter and buffer, aliases of one tensor as one shard with several names.
+
+    `logical` are the global shapes of tensors whose storage is larger than what they hold.
 
     Raises `Unreadable` for a Partial or unknown placement, a flattened parameter, meta storage, and storage whose
     shape is not what its layout says; and when there is no tensor at all.
@@ -107,10 +111,28 @@ def shards_of(model: Any, external: ExternalState | None = None) -> tuple[Shard,
         walked = walk(model)
         found += [shard for item in walked.tensors if (shard := _shard(item, outside)) is not None]
         found += [_replicated(names, tensor) for names, tensor in statistics(walked)]
+    found = [_unpadded(shard, logical[shard.name]) if logical and shard.name in logical else shard for shard in found]
     found += outside.values()
     if not found:
         raise Unreadable("expected a model with parameters or persistent buffers, found one without any")
     return tuple(found)
+
+
+def _unpadded(shard: Shard, shape: tuple[int, ...]) -> Shard:
+    """The part of a shard that lies in a smaller global shape; what is left of the storage is padding."""
+    fits = len(shape) == len(shard.global_shape)
+    if not fits or any(size > held for size, held in zip(shape, shard.global_shape, strict=True)):
+        raise Unreadable(
+            f"{shard.name}: the logical shape {list(shape)} does not lie in the storage {list(shard.global_shape)}"
+        )
+    ranges: list[DimRanges] = []
+    for size, held in zip(shape, shard.ranges, strict=True):
+        kept = [(start, min(length, max(0, size - start))) for start, length in held]
+        cut = [index for index, (_, length) in enumerate(held) if kept[index][1] < length]
+        if cut and any(length for _, length in kept[cut[0] + 1 :]):
+            raise Unreadable(f"{shard.name}: its padding lies between its rows, which is not compared")
+        ranges.append(tuple(part for part in kept if part[1]))
+    return evolve(shard, global_shape=shape, ranges=tuple(ranges), logical=shape_of(ranges), layout=None)
 
 
 def _external(state: ExternalState | None) -> dict[str, Shard]:

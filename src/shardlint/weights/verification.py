@@ -13,12 +13,14 @@ from ..analysis.contract_globs import exclusions_of
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
 from ..introspect.walk import walk
+from ..loading.declared import declared_targets, logical_shapes
 from ..loading.loader import PlanUnknownError
+from ..names import first_line
 from ..ranks.exchange import Exchange, RankError
 from . import replicas
 from .compare.threads import Options
 from .forward import Forward, forward, forward_of_folder
-from .merge import INTERRUPTED, differing_ranks, merged
+from .merge import INTERRUPTED, merged, unwritten
 from .options import VerifyOptions
 from .rank_part import RankPart
 from .relations import Relations, relations_of
@@ -44,10 +46,10 @@ def run(model: Any, checkpoint: Path, options: VerifyOptions) -> Result:
     """
     try:
         with Exchange(limit=options.rank_timeout, stop=options.stop) as exchange:
-            begun(options.reports, exchange, str(checkpoint))
-            return _Verification(model, checkpoint, options, exchange).run()
+            refused = begun(options, exchange, str(checkpoint))
+            return refused or _Verification(model, checkpoint, options, exchange).run()
     except RankError as error:
-        return failed_result(error, str(checkpoint), options.reports)
+        return failed_result(error, str(checkpoint), options)
 
 
 def run_replicas(model: Any, options: VerifyOptions) -> Result:
@@ -56,7 +58,7 @@ def run_replicas(model: Any, options: VerifyOptions) -> Result:
         with Exchange(limit=options.rank_timeout, name="replicas", stop=options.stop) as exchange:
             return _replicas_alone(model, options.comparing(exchange.step), exchange)
     except RankError as error:
-        return failed_result(error, "", None)
+        return failed_result(error, "", options)
 
 
 def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
@@ -82,10 +84,10 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
         rows=(),
         replicas=judgement.differing,
         undecided=judgement.undecided,
-        judged=judgement.judged,
         errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
         incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
         world_size=exchange.world_size,
+        compared_replicas=judgement.judged,
     )
     return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
 
@@ -116,7 +118,7 @@ class _Verification:
         wrong: tuple[ReplicaGroup, ...] = ()
         if self.exchange.world_size > 1 and self.options.replicas == "digest":
             wrong = self._replicas(local, orders, groups)
-        self._report()
+        self._report(local)
         return self._finish(local, wrong, groups)
 
     def _guarded(self, step: Callable[[], T]) -> T | None:
@@ -134,11 +136,14 @@ class _Verification:
     def _prepare(self) -> _Local:
         load = self.options.load
         checkpoint = load.checkpoint_facts or collect_checkpoint(self.checkpoint)
-        facts = load.model_facts or collect_model_facts(walk(self.model))
+        walked = walk(self.model)
+        facts = load.model_facts or collect_model_facts(walked)
+        declared = declared_targets(walked, load.contract, self.options.external)
         exclusions = exclusions_of(load.contract)
         follow = forward_of_folder if checkpoint.format == "dcp" else forward
-        plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions)
-        return _Local(plan, shards_of(self.model, self.options.external))
+        plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions, declared=declared)
+        shapes = logical_shapes(walked, load.contract)
+        return _Local(plan, shards_of(self.model, self.options.external, shapes))
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:
         worker = Worker(local.forward, self.comparing, self.exchange.rank)
@@ -175,26 +180,34 @@ class _Verification:
         answer = b""
         if blobs:
             parts = [msgspec.json.decode(blob, type=RankPart) for blob in blobs]
-            result = merged(local.forward, parts) if local else _failed(parts)
-            differing = differing_ranks(parts, groups.members)
+            result = merged(local.forward, parts, groups.by_name) if local else _failed(parts)
             result = evolve(
                 result,
-                rows=tuple(evolve(row, differing=differing.get(row.name, ())) for row in result.rows),
                 replicas=tuple(wrong),
+                compared_replicas=len(groups.members),
                 checkpoint=str(self.checkpoint),
+                phase=self.options.phase,
                 exchanged=tuple(part.sent + len(blob) for part, blob in zip(parts, blobs, strict=True)),
             )
-            result = evolve(result, notes=tuple(dict.fromkeys((*result.notes, *self.part.notes))))
-            answer = msgspec.json.encode(reported(result, self.options.reports, self.exchange))
+            answer = msgspec.json.encode(reported(result, self.options.reports))
         return msgspec.json.decode(self.exchange.broadcast(answer), type=Result)
 
-    def _report(self) -> None:
-        """A report that cannot be written is told, and stops nobody."""
-        if self.options.reports is not None:
-            try:
-                write_rank(self.part, self.options.reports)
-            except OSError as error:
-                self.part.notes.append(f"rank {self.exchange.rank}: the report could not be written: {error}")
+    def _report(self, local: _Local | None) -> None:
+        """A report that cannot be written is told to all ranks, and keeps this one from nothing."""
+        if self.options.reports is None:
+            return
+        sources = local.forward.sources.tensors if local else {}
+        files = {name for key in self.part.read if key in sources for name in sources[key].files}
+        try:
+            write_rank(
+                self.part,
+                self.options.reports,
+                checkpoint=str(self.checkpoint),
+                phase=self.options.phase,
+                files=files,
+            )
+        except OSError as error:
+            self.part.unwritten = first_line(error)
 
 
 def _failed(parts: Sequence[RankPart]) -> Result:
@@ -203,4 +216,4 @@ def _failed(parts: Sequence[RankPart]) -> Result:
     incomplete = INTERRUPTED if any(part.interrupted for part in parts) else ""
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
-    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts))
+    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts), unwritten=unwritten(parts))

@@ -10,6 +10,7 @@ import torch
 
 from ..boxes import SHARD, STRIDED, Placement, replay
 from .compare.live_tensor import LiveBytes, Unreadable
+from .compare.padding import padding_of
 from .compare.pieces import Piece, pieces_of
 from .compare.threads import Compared, Options, compare
 from .conversions import ConversionGroup, Rows
@@ -68,8 +69,7 @@ class Worker:
     def _prepare(self, shard: Shard, grouped: dict[str, list[Shard]], *, follow: bool) -> list[Piece]:
         expected = math.prod(shard.logical)
         regions = self._regions(shard)
-        padding, wrong = _padding(shard)
-        settings = {"padding": padding, "padding_wrong": wrong, "followed": follow}
+        settings = {"padding": padding_of(shard.name, shard.local, shard.logical), "followed": follow}
         if not regions:
             group = self._group_of(shard)
             if group is not None:
@@ -240,18 +240,6 @@ def stored_rows(source: TensorSource, files: Files, rows: Rows | None) -> torch.
     if not source.shape:
         offsets = sizes = ()
     return Reader({source.key: source}, files, 1).box(leaf, offsets, sizes)
-
-
-def _padding(shard: Shard) -> tuple[int, int]:
-    """How many elements lie beyond the logical shape, and how many of them are not zero."""
-    total = wrong = 0
-    rest = shard.local.detach()
-    for dim, size in enumerate(shard.logical if shard.is_padded else ()):
-        beyond = rest.narrow(dim, size, rest.shape[dim] - size)
-        total += beyond.numel()
-        wrong += int(torch.count_nonzero(beyond))
-        rest = rest.narrow(dim, 0, size)
-    return total, wrong
 
 
 def right_layout(

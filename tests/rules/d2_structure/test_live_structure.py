@@ -5,6 +5,7 @@ import traceback
 import pytest
 import torch
 
+import shardlint
 from shardlint.contract import Contract, DataPipeline, DataSemantics, DataStage, Invariant
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import (
@@ -78,3 +79,82 @@ def test_d205_a_pipeline_that_does_not_keep_the_contract():
     assert_findings(run_rule(DataContractMismatch, facts), "cu_seqlens", "labels")
     kept = DataPipeline(labels_shifted=False, runtime_fields=("cu_seqlens",))
     assert_rule_clean(run_rule(DataContractMismatch, facts_of(llama(), declared=declared, data=kept)))
+
+
+class Blocks(torch.nn.Module):
+    """Keeps its blocks as `keep` says, and runs them."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.stem = torch.nn.Linear(4, 4)
+        self.kept = keep([torch.nn.Linear(4, 4) for _ in range(2)])
+
+    def forward(self, x):
+        blocks = self.kept() if callable(self.kept) and not isinstance(self.kept, torch.nn.Module) else self.kept
+        blocks = blocks.values() if isinstance(blocks, dict) else blocks
+        x = self.stem(x)
+        for block in blocks:
+            x = (block[0] if isinstance(block, list) else block)(x)
+        return x
+
+
+HIDING = {
+    "list": lambda blocks: blocks,
+    "tuple": tuple,
+    "dict": lambda blocks: {"first": blocks[0], "second": blocks[1]},
+    "list of lists": lambda blocks: [[block] for block in blocks],
+}
+
+
+def traced_blocks(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with shardlint.trace(model, optimizer) as trace:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    return shardlint.lint(model, optimizer=optimizer, trace=trace, config=False, select=["D212"])
+
+
+@pytest.mark.live("D212")
+@pytest.mark.parametrize("how", HIDING)
+def test_d212_blocks_in_a_plain_container(how):
+    model = Blocks(HIDING[how])
+    (before,) = shardlint.lint(model, config=False, select=["D212"]).findings
+    assert (before.subject, before.severity.value) == ("kept", "warning")
+    (traced,) = traced_blocks(Blocks(HIDING[how])).findings
+    assert (traced.subject, traced.severity.value, len(traced.evidence["with_gradient"])) == ("kept", "error", 4)
+
+
+@pytest.mark.live("D212")
+def test_d212_blocks_in_a_closure():
+    def keep(blocks):
+        return lambda: blocks
+
+    assert not shardlint.lint(Blocks(keep), config=False, select=["D212"]).findings
+    (found,) = traced_blocks(Blocks(keep)).findings
+    assert (found.subject, found.severity.value) == ("torch.nn.modules.linear.Linear", "error")
+
+
+def registered_twice(model):
+    model.shortcuts = [model.stem, *model.kept]
+
+
+def frozen_teacher(model):
+    model.teacher = [torch.nn.Linear(4, 4).requires_grad_(False)]
+
+
+def recurrent(model):
+    model.kept.append(torch.nn.Linear(4, 4))
+    model.lstm = torch.nn.LSTM(4, 4)
+
+
+def wrapper_of_a_registered_one(model):
+    model.wrapped = [torch.nn.Sequential(model.stem)]
+
+
+@pytest.mark.parametrize("change", [registered_twice, frozen_teacher, recurrent, wrapper_of_a_registered_one])
+def test_d212_is_silent_about_what_is_registered_or_frozen(change):
+    model = Blocks(torch.nn.ModuleList)
+    change(model)
+    report = traced_blocks(model)
+    assert not report.findings
+    assert report.outcomes[0].status.value == "clean"

@@ -102,7 +102,7 @@ def test_d406_a_pair_that_the_loader_keeps_apart(tmp_path):
     rewrite(tmp_path, lambda tensors: None)
     loaded = type(model).from_pretrained(tmp_path, tie_word_embeddings=True)
     assert loaded.lm_head.weight is not loaded.model.embed_tokens.weight
-    assert_rule_clean(run_rule(TieNotReal, facts_of(loaded, tmp_path)))
+    assert run_rule(TieNotReal, facts_of(loaded, tmp_path)).findings == ()
 
 
 def test_d406_meta_ends_that_are_apart_cannot_be_compared():
@@ -113,4 +113,4 @@ def test_d406_meta_ends_that_are_apart_cannot_be_compared():
 
 
 def test_d406_no_tie_declared():
-    assert_rule_clean(run_rule(TieNotReal, facts_of(bert())))
+    assert run_rule(TieNotReal, facts_of(bert())).judged == 0

@@ -56,7 +56,7 @@ class _Targets:
         self._new_head = heads.is_new
         self._adapter = is_adapter(model)
         self._partner: dict[str, list[str]] = {}
-        for target, source in wanted_pairs(model).items():
+        for target, source in wanted_pairs(model, facts.contract).items():
             self._partner.setdefault(target, []).append(source)
             self._partner.setdefault(source, []).append(target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import date
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ from ..heavy_options import WeightChoices, shown_progress, weight_options
 from ..interrupts import Interruption
 from ..options import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
 from ..output import outputs_of, report_options, reporters_of, write_outputs
-from ..targets import TargetRequest, obtain, target_options
+from ..targets import TargetRequest, external_option, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
@@ -107,6 +108,7 @@ _job_options = stacked(
 
 @click.command("lint", cls=Command, examples=_EXAMPLES)
 @target_options
+@external_option
 @selection_options
 @weight_options
 @_verdict_options
@@ -118,6 +120,7 @@ def command(
     target: str,
     checkpoint: str | None,
     contract: str | None,
+    external: str | None,
     arg: tuple[str, ...],
     config: str | None,
     isolated: bool,
@@ -159,10 +162,10 @@ def command(
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    request = TargetRequest(target, checkpoint, contract, arg)
+    request = TargetRequest(target, checkpoint, contract, arg, external)
     with Interruption() as interruption:
         job = lint_in_job(
-            lambda: obtain(request, registry, settings, values=session.wants_values),
+            functools.partial(_obtained, request, session, weights),
             lambda facts, live, agree: _judged(
                 session, facts, weights.apply(facts, live, chosen.rank_timeout), agree, interruption
             ),
@@ -176,6 +179,11 @@ def command(
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
     return EXIT_OK if chosen.exit_zero and job.report.verdict is Verdict.FAIL else job.report.exit_status
+
+
+def _obtained(request: TargetRequest, session: Session, weights: WeightChoices) -> tuple[Facts, LiveTarget | None]:
+    weights.check_report()
+    return obtain(request, session.registry, session.settings, values=session.wants_values)
 
 
 def _judged(

@@ -9,7 +9,7 @@ import click
 from ..base import Command
 from ..options import load, pack_options, packs_of
 from ..output import check_writable, write_whole
-from ..targets import TargetRequest, obtain, target_options
+from ..targets import TargetRequest, external_option, obtain, target_options
 
 
 @click.command(
@@ -22,6 +22,7 @@ from ..targets import TargetRequest, obtain, target_options
     ),
 )
 @target_options
+@external_option
 @click.option(
     "-o", "--output", required=True, metavar="FILE", help="Where to write the facts as JSON; - is standard output."
 )
@@ -31,6 +32,7 @@ def command(
     target: str,
     checkpoint: str | None,
     contract: str | None,
+    external: str | None,
     arg: tuple[str, ...],
     output: str,
     config: str | None,
@@ -46,8 +48,8 @@ def command(
     from ...facts.codec import encode_facts
 
     if output != "-":
-        check_writable(Path(output), f"--output {output}")
+        check_writable(Path(output).expanduser(), f"--output {output}")
     settings = load(config, isolated)
     registry = packs_of(settings, require_pack, disable_pack)
-    facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
+    facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg, external), registry, settings)
     write_whole(output, encode_facts(facts).decode() + "\n")

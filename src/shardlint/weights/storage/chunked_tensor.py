@@ -46,6 +46,10 @@ class Pieced(TensorSource):
     pieces: Mapping[str, TensorSource] = field(eq=False)
     runs: tuple[ByteRun, ...] = field(eq=False)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for piece in self.pieces.values() for name in piece.files))
+
     def read_into(self, files: Files, buffer: memoryview, start: int) -> None:
         item = self.dtype.itemsize
         first, last = start // item, (start + len(buffer)) // item

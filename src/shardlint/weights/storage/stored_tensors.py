@@ -51,6 +51,11 @@ class TensorSource:
         """The number of bytes."""
         return self.volume * self.dtype.itemsize
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that hold it."""
+        return (self.path.name,)
+
     def read_into(self, files: Files, buffer: memoryview, start: int) -> None:
         """Fill `buffer` from byte `start` of the tensor, whole elements. Raises `ReadError` on a short file."""
         files.read_into(self, buffer, start)
