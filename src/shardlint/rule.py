@@ -372,6 +372,14 @@ class HeavyRule(Rule, abstract=True):
 
     cost = Cost.HEAVY
 
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
+        """
+        What this rank lacks to begin with, in plain words; empty when it can begin.
+
+        The ranks of a job run a heavy rule together, so that one which cannot begin keeps the others from waiting.
+        """
+        return ""
+
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         """
         Yield what is wrong. `live` gives access to the model and the checkpoint files.

@@ -62,7 +62,8 @@ class ReductionMixesShards(Rule):
     def subjects(self, facts: Facts) -> Iterator[_Reduced]:
         sharding = facts.require(Section.SHARDING)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = _exchanged([difference for difference in differences if difference.field == "present"])
+        parameters = [difference for difference in differences if difference.kind == "parameter"]
+        absent = _exchanged([difference for difference in parameters if difference.field == "present"])
         by_boxes: dict[tuple[int, tuple[int, ...]], _Mixed | str | None] = {}
         for record in once(live(sharding.parameters)):
             if record.managed:

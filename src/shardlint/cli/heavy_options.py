@@ -104,6 +104,15 @@ class WeightChoices:
         """Whether a choice makes sense only when weights are compared, so that it asks for that."""
         return self.reference is not None or self.sample < 1.0 or self.weight_report is not None
 
+    def asked(self) -> dict[str, str]:
+        """What the ranks of a job must be asked alike, as texts."""
+        return {
+            "--reference": "yes" if self.reference else "no",
+            "--sample": str(self.sample),
+            "--weight-report": "yes" if self.weight_report else "no",
+            "--replicas": self.replicas or "as the rule's options say",
+        }
+
     def check_report(self) -> None:
         """
         Find out before anything is built whether the reports can be written.

@@ -28,7 +28,9 @@ from ..loading.load_report import load_facts
 from ..target import Target, TargetError, expanded
 from ..versions import installed_versions
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
+from .flat_parameters import with_originals
 from .model import config_of, model_facts
+from .numerics import numeric_environment
 from .options import CollectOptions, PackCollector
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Assembly:
         with gc_paused():
             facts = self._model_and_contract(facts)
         facts = self._section(facts, Section.SHARDING, self._sharding)
+        if facts.model is not None and facts.sharding is not None:
+            facts = evolve(facts, model=with_originals(facts.model, facts.sharding))
         facts = self._section(facts, Section.OPTIMIZER, self._optimizer)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
@@ -323,7 +327,7 @@ def environment() -> Environment:
 
     versions = {"shardlint": __version__, "python": sys.version.split()[0], **installed_versions()}
     rank, world_size = _place()
-    return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
+    return Environment(versions=FrozenDict(versions), numerics=numeric_environment(), rank=rank, world_size=world_size)
 
 
 def _place() -> tuple[int, int]:

@@ -21,17 +21,18 @@ from .configurations import is_config, model_configs, plain_config
 from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
 from .hidden import hidden_facts
+from .numerics import in_job, module_settings
 from .offload import offload_reasons
 from .quantisation import quantisation_facts
 from .sharding.beside import layouts_beside
-from .tensors import TensorReader
+from .tensors import TensorReader, sample_of
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 
 
 def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
     """Return the facts of the walked model. `placeholders` are the contract's globs over names of classes."""
-    reader = TensorReader(layouts_beside(walk))
+    reader = TensorReader(layouts_beside(walk), digests=in_job())
     tensors = tuple([reader.read(walked) for walked in walk.tensors])
     configs = model_configs(walk)
     config = configs.whole.config if configs.whole is not None and not configs.whole.unreadable else None
@@ -62,6 +63,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
         offload=offload_reasons(walk),
         adapters=adapter_facts(walk),
         hidden=hidden_facts(walk),
+        sample=sample_of(walk) if in_job() else None,
         **quantisation_facts(walk, configs),
     )
 
@@ -135,6 +137,7 @@ class _ModuleReader:
         facts.forward_signature = self._own_signature(values) if "forward" in values else self.signatures[kind]
         facts.training = bool(values.get("training", False))
         facts.placeholder = self.placeholders[kind] or self._placeholder(walked)
+        facts.settings = module_settings(kind, values)
         return sealed(facts, ModuleFacts)
 
     def _read_class(self, kind: type) -> None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from itertools import groupby
 from operator import itemgetter
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..target import LiveTarget
 
 BUILTIN_PACK = "shardlint"
+_FACTS_ALONE = "it needs the live model and its checkpoint, and facts alone were given"
 FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
 
 
@@ -191,23 +192,37 @@ class _Tally:
             self.examined.append(examined.evidence)
 
 
+@frozen
+class Hindrance:
+    """Why a heavy rule does not run on a rank: what would become of it there, and the reason. No status: it can run."""
+
+    status: Status | None = None
+    reason: str = ""
+
+
+Agree = Callable[[dict[str, Hindrance]], dict[str, Hindrance]]
+"""Takes what hinders each heavy rule on this rank, by code, and returns what hinders it on some rank of the job."""
+
+
 def evaluate(
     facts: Facts,
     rules: Iterable[SelectedRule],
     *,
     heavy: bool = False,
     live: LiveTarget | None = None,
+    agree: Agree | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
     """
     Evaluate `rules` over `facts`, phase by phase, gates first within their phase.
 
-    Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. A rule
+    Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. With `agree`
+    they come last, and those that some rank of the job cannot run are not run on any: `agree` is called once. A rule
     that raises, exits, yields rubbish or changes the facts gives an SL001 finding and the outcome crashed; every
     other rule is evaluated all the same, and `facts` are afterwards what they were before.
     """
     ordered = sorted(rules, key=lambda item: (item.rule.phase, not item.rule.blocks, item.rule.code))
-    run = _Evaluation(facts, heavy=heavy, live=live, clock=clock)
+    run = _Evaluation(facts, heavy=heavy, live=live, agree=agree, clock=clock)
     if all(item.pack == BUILTIN_PACK for item in ordered):
         return run.over(ordered)
     before = encode_facts(facts)
@@ -216,7 +231,14 @@ def evaluate(
         return result
     # Some rule changed the facts, so no outcome of this pass can be trusted: once more, looking after each rule.
     _restore(facts, before)
-    return _Evaluation(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
+    again = None if agree is None else _once_together
+    return _Evaluation(facts, heavy=heavy, live=live, agree=again, clock=clock, pristine=before).over(ordered)
+
+
+def _once_together(hindrances: dict[str, Hindrance]) -> dict[str, Hindrance]:
+    """The other ranks do not come a second time."""
+    reason = "a rule changed the facts, and the ranks of a job read weights together once"
+    return {code: Hindrance(Status.NOT_EVALUATED, reason) for code in hindrances}
 
 
 def _unchanged(facts: Facts, before: bytes) -> bool:
@@ -243,27 +265,56 @@ class _Evaluation:
         heavy: bool,
         live: LiveTarget | None,
         clock: Callable[[], float],
+        agree: Agree | None = None,
         pristine: bytes | None = None,
     ) -> None:
         self._facts = facts
         self._heavy = heavy
         self._live = live
         self._clock = clock
+        self._agree = agree
         self._pristine = pristine
+        self._hindered: dict[str, Hindrance] = {}
         self._gates: dict[str, str] = {}
 
     def over(self, ordered: Sequence[SelectedRule]) -> Evaluation:
         """Evaluate the rules in the order given."""
         findings: list[Finding] = []
-        outcomes: list[Outcome] = []
-        for item in ordered:
+        outcomes: dict[str, Outcome] = {}
+        for item in self._in_turn(ordered):
             started = self._clock()
             result = self._guarded(item)
             if any(found.severity is Severity.ERROR and found.code == item.rule.code for found in result.findings):
                 self._gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
-            outcomes.append(_outcome(item, result, self._clock() - started))
+            outcomes[item.rule.code] = _outcome(item, result, self._clock() - started)
             findings.extend(_with_severity(found, item.severity) for found in result.findings)
-        return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
+        return Evaluation(
+            findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes[item.rule.code] for item in ordered)
+        )
+
+    def _in_turn(self, ordered: Sequence[SelectedRule]) -> Iterator[SelectedRule]:
+        """The rules in order; in a job the heavy ones come last, once the ranks have agreed which of them run."""
+        if self._agree is None:
+            yield from ordered
+            return
+        heavy = [item for item in ordered if item.rule.cost is Cost.HEAVY]
+        yield from (item for item in ordered if item.rule.cost is not Cost.HEAVY)
+        asked = [item for item in heavy if self._heavy or item.explicit]
+        self._hindered = self._agree({item.rule.code: self._hindrance(item) for item in asked})
+        yield from heavy
+
+    def _hindrance(self, item: SelectedRule) -> Hindrance:
+        before = self._before(item)
+        if before is not None:
+            return Hindrance(before.status, before.reason)
+        rule = item.rule
+        reason = ""
+        if isinstance(rule, HeavyRule) and self._live is not None:
+            with suppress(Exception):  # what it raises there it raises again when it runs
+                reason = rule.unready(self._facts, self._live)
+        elif isinstance(rule, HeavyRule):
+            reason = _FACTS_ALONE
+        return Hindrance(Status.NOT_EVALUATED, reason) if reason else Hindrance()
 
     def _guarded(self, item: SelectedRule) -> _Result:
         result = self._evaluate(item)
@@ -274,6 +325,14 @@ class _Evaluation:
         return _crash(item, PackFault(text, code_frame(_code_of(item.rule))), ())
 
     def _evaluate(self, item: SelectedRule) -> _Result:
+        before = self._before(item)
+        if before is not None:
+            return before
+        hindrance = self._hindered.get(item.rule.code, Hindrance())
+        return self._check(item) if hindrance.status is None else _Result(hindrance.status, (), hindrance.reason)
+
+    def _before(self, item: SelectedRule) -> _Result | None:
+        """What becomes of a rule that is not run here; None when it is to run."""
         rule = item.rule
         if rule.cost is Cost.HEAVY and not (self._heavy or item.explicit):
             return _Result(Status.LEFT_OUT, (), "a heavy rule: ask for it with --heavy or by its exact code or name")
@@ -284,9 +343,7 @@ class _Evaluation:
         if lacks:
             why = "; ".join(dict.fromkeys(self._facts.why_absent(section) for section in lacks))
             return _Result(Status.NOT_EVALUATED, (), why, lacks)
-        if item.failure is not None:
-            return _crash(item, item.failure, ())
-        return self._check(item)
+        return None if item.failure is None else _crash(item, item.failure, ())
 
     def _check(self, item: SelectedRule) -> _Result:
         tally = _Tally()
@@ -344,7 +401,7 @@ def _judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: _Tally)
 
 def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> object:
     if live is None:
-        raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
+        raise NotEvaluated(_FACTS_ALONE)
     return rule.check_live(facts, live)
 
 

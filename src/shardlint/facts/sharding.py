@@ -101,7 +101,8 @@ class UnitFacts:
     module (`<root>` for the root), several joined by `+`. `kind` is fsdp2, hsdp, replicate, fsdp1, ddp, hyperparallel
     or what a pack's collector calls it. `domains` gives the sorted parameter FQNs of each gradient domain;
     `domain_unknown` says why that of some parameter is in none of them, empty when all are known.
-    A prefetch target outside the module tree is named `<untracked:ClassName>`.
+    A prefetch target outside the module tree is named `<untracked:ClassName>`. `reduced` counts the parameters that
+    the unit reduces, where it says so and may have left some out: DDP reduces what was trainable when it was made.
     """
 
     name: str
@@ -125,6 +126,7 @@ class UnitFacts:
     pending_all_gather: bool | None = None
     hooks_alive: bool | None = None
     one_dtype_only: bool | None = None
+    reduced: int | None = None
     flags: FrozenDict = EMPTY
     unknown: tuple[str, ...] = ()
 

@@ -20,6 +20,7 @@ from ..targets import TargetRequest, external_option, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
+    from ...engine.runner import Agree
     from ...facts import Facts
     from ...report.model import Report
     from ...report.options import ReportOptions
@@ -166,8 +167,11 @@ def command(
     with Interruption() as interruption:
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
-            lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
+            lambda facts, live, agree: _judged(
+                session, facts, weights.apply(facts, live, chosen.rank_timeout), agree, interruption
+            ),
             chosen.rank_timeout,
+            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if checkpoint else "no"},
         )
         options = _report_options(chosen)
         with gc_paused():
@@ -183,13 +187,15 @@ def _obtained(request: TargetRequest, session: Session, weights: WeightChoices) 
     return obtain(request, session.registry, session.settings, values=session.wants_values)
 
 
-def _judged(session: Session, facts: Facts, live: LiveTarget | None, interruption: Interruption) -> Report:
+def _judged(
+    session: Session, facts: Facts, live: LiveTarget | None, agree: Agree | None, interruption: Interruption
+) -> Report:
     if live is None or not session.has_heavy_rules:
         with stdout_to_stderr():
-            return session.run(facts, live).report
+            return session.run(facts, live, agree).report
     interruption.watch()  # until the report is written
     with stdout_to_stderr(), shown_progress(evolve(live, stop=interruption.asked)) as limited:
-        return session.run(facts, limited).report
+        return session.run(facts, limited, agree).report
 
 
 def _report_options(chosen: _Choices) -> ReportOptions:

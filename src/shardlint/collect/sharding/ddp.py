@@ -49,10 +49,21 @@ def _add(tables: OwnershipTables, wrapper: Any) -> None:
         reshard_after_forward=False,
         is_root=owner == tables.module_name(tables.walk.model),
         one_dtype_only=False,
+        reduced=_reduced(wrapper),
         flags=FrozenDict({name: value for name, value in flags.items() if isinstance(value, bool)}),
         unknown=tuple(missing.names),
     )
     tables.add_unit(facts, records)
+
+
+def _reduced(wrapper: Any) -> int | None:
+    """How many parameters the reducer knows: those that needed a gradient when the wrapper was made."""
+    ask = first(wrapper, "_get_ddp_logging_data")
+    try:
+        count = ask()["num_parameter_tensors"]
+    except Exception:  # a private method of torch
+        return None
+    return count if isinstance(count, int) else None
 
 
 def _reduction(tables: OwnershipTables, wrapper: Any, missing: Missing) -> int:
