@@ -2,7 +2,7 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
+from .checkpoint import AsideFacts, CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -85,6 +85,7 @@ __all__ = [
     "UNTRACKED",
     "WRAPPER_KINDS",
     "AdapterFacts",
+    "AsideFacts",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
