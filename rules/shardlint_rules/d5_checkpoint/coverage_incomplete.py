@@ -17,6 +17,9 @@ from shardlint.analysis.coverage import (
     coverage_of,
 )
 from shardlint.analysis.keys import Candidates
+from shardlint.analysis.renamings import renames_entry
+from shardlint.facts import Renaming
+from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import SideWords, side_of
 
@@ -27,6 +30,19 @@ class _Whole:
 
     coverage: Coverage
     facts: Facts
+
+    @cached_property
+    def cures(self) -> tuple[Renaming, ...]:
+        """The renamings that would cure keys that nothing else explains."""
+        plan, open_keys = self.facts.plan, {*self.coverage.missing, *self.coverage.unexpected}
+        if plan is None or self.coverage.basis != "plan":
+            return ()
+        return tuple(cure for cure in plan.cures if open_keys.issuperset((*cure.names, *cure.keys)))
+
+    @cached_property
+    def cured(self) -> frozenset[str]:
+        """The names and keys of these."""
+        return frozenset(name for cure in self.cures for name in (*cure.names, *cure.keys))
 
     @cached_property
     def near_source(self) -> Candidates:
@@ -65,7 +81,9 @@ class CoverageIncomplete(Rule):
     Classifies every key of `state_dict()` and every stored key that found no place: from the retained load report, or,
     without one, from the load plan, which follows the renamings and conversions of the loader over the headers. Ties,
     buffers that are not stored, old derived buffers, layers cut by the configuration, heads of another class and the
-    contract's exclusions are accounted for. The finding names the nearest candidates on the other side.
+    contract's exclusions are accounted for. The finding names the nearest candidates on the other side: of the same
+    shape first, then in the same layer, then by the name. Where one renaming would cure several keys, that is one
+    finding, with the entry for the settings, which was tried by planning with it.
 
     ## Why it is unsafe
     A live tensor without a source keeps its random initialisation; a stored key without a target is trained knowledge
@@ -85,18 +103,23 @@ class CoverageIncomplete(Rule):
 
     noun = "key"
 
-    def subjects(self, facts: Facts) -> Iterator[_Key]:
-        """Every key of `state_dict()`, and every stored key that found no place."""
+    def subjects(self, facts: Facts) -> Iterator[_Key | Renaming]:
+        """Every key of `state_dict()`, and every stored key that found no place; those of one renaming together."""
         coverage = coverage_of(facts)
         if coverage.status is CoverageStatus.NOT_LOADED:
             raise NotEvaluated(coverage.reason)
         whole = _Whole(coverage, facts)
+        yield from whole.cures
         for key, kind in coverage.targets.items():
-            yield _Key(key, kind, whole)
+            if key not in whole.cured:
+                yield _Key(key, kind, whole)
         for key, source_kind in coverage.sources.items():
-            yield _Key(key, source_kind, whole)
+            if key not in whole.cured:
+                yield _Key(key, source_kind, whole)
 
-    def judge(self, subject: _Key, facts: Facts) -> Iterable[Finding]:
+    def judge(self, subject: _Key | Renaming, facts: Facts) -> Iterable[Finding]:
+        if isinstance(subject, Renaming):
+            return (self._curable(subject, facts),)
         return (self._judged(*subject),) if subject.kind in _SAYINGS else ()
 
     def _judged(self, key: str, kind: TargetClass | SourceClass, whole: _Whole) -> Finding:
@@ -104,6 +127,22 @@ class CoverageIncomplete(Rule):
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
         return self._finding(whole.coverage, key, kind, text, candidates.near(key))
+
+    def subject_name(self, subject: _Key | Renaming) -> str:
+        return subject.names[0] if isinstance(subject, Renaming) else subject.key
+
+    def _curable(self, cure: Renaming, facts: Facts) -> Finding:
+        side = side_of(facts)
+        entry = renames_entry(cure)
+        return self.finding(
+            subject=cure.names[0],
+            kind=SubjectKind.TENSOR,
+            message=f"{counted(len(cure.names), side.tensor, side.tensors)} and as many stored keys differ by one "
+            f"renaming: {cure.keys[0]} is for {cure.names[0]}; planned with this entry of checkpoint.renames all of "
+            f"them are loaded: {entry}",
+            evidence={"renames": entry, "keys": cure.keys[:50], "names": cure.names[:50]},
+            key="renaming",
+        )
 
     def _finding(
         self, coverage: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]

@@ -42,7 +42,7 @@ from .optimizer import (
     TensorSpec,
     layout_text,
 )
-from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
+from .plan import LeftoverKey, LoadRemark, PlanFacts, Renaming, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
@@ -135,6 +135,7 @@ __all__ = [
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",
+    "Renaming",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",
