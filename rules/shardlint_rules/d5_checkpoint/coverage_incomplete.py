@@ -16,12 +16,16 @@ from shardlint.analysis.coverage import (
     TargetClass,
     coverage_of,
 )
-from shardlint.analysis.keys import Candidates
+from shardlint.analysis.keys import ShapedCandidates
 from shardlint.analysis.renamings import renames_entry
 from shardlint.facts import Renaming
+from shardlint.facts.checkpoint import TORCH_DTYPES
 from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import SideWords, side_of
+
+_Form = tuple[tuple[int, ...], str]
+_FORMLESS: _Form = ((-1,), "")
 
 
 @frozen(slots=False)
@@ -45,12 +49,37 @@ class _Whole:
         return frozenset(name for cure in self.cures for name in (*cure.names, *cure.keys))
 
     @cached_property
-    def near_source(self) -> Candidates:
-        return Candidates(tuple(self.coverage.sources))
+    def near_source(self) -> ShapedCandidates:
+        return ShapedCandidates({key: self.stored.get(key, _FORMLESS) for key in self.coverage.sources})
 
     @cached_property
-    def near_target(self) -> Candidates:
-        return Candidates(_open(self.coverage))
+    def near_target(self) -> ShapedCandidates:
+        return ShapedCandidates({name: self.live.get(name, _FORMLESS) for name in _open(self.coverage)})
+
+    @cached_property
+    def stored(self) -> dict[str, _Form]:
+        """Shape and dtype of the stored keys that found no place."""
+        entries = self.facts.checkpoint.entries if self.facts.checkpoint else ()
+        wanted = self.coverage.sources
+        return {
+            entry.key: (entry.shape, TORCH_DTYPES.get(entry.dtype, entry.dtype))
+            for entry in entries
+            if entry.key in wanted
+        }
+
+    @cached_property
+    def live(self) -> dict[str, _Form]:
+        """Shape and dtype of what has no source."""
+        if self.facts.plan is not None:
+            return {item.name: (item.shape, item.dtype) for item in self.facts.plan.tensors if not item.sources}
+        tensors = self.facts.model.tensor_by_name() if self.facts.model else {}
+        return {name: (tensors[name].shape, tensors[name].dtype) for name in _open(self.coverage) if name in tensors}
+
+    @cached_property
+    def beside(self) -> dict[str, str]:
+        """Keys of files that lie beside those that loaders read, with the file."""
+        entries = self.facts.checkpoint.extra_entries if self.facts.checkpoint else ()
+        return {entry.key: entry.file for entry in entries}
 
     @cached_property
     def failed(self) -> dict[str, str]:
@@ -123,10 +152,13 @@ class CoverageIncomplete(Rule):
         return (self._judged(*subject),) if subject.kind in _SAYINGS else ()
 
     def _judged(self, key: str, kind: TargetClass | SourceClass, whole: _Whole) -> Finding:
-        candidates = whole.near_source if isinstance(kind, TargetClass) else whole.near_target
+        missing = isinstance(kind, TargetClass)
+        candidates = whole.near_source if missing else whole.near_target
+        form = (whole.live if missing else whole.stored).get(key)
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
-        return self._finding(whole.coverage, key, kind, text, candidates.near(key))
+        text += f"; {whole.beside[key]}, which no loader reads, holds it" if missing and key in whole.beside else ""
+        return self._finding(whole.coverage, key, kind, text, candidates.near(key, form))
 
     def subject_name(self, subject: _Key | Renaming) -> str:
         return subject.names[0] if isinstance(subject, Renaming) else subject.key

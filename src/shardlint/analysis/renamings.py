@@ -15,6 +15,7 @@ Shape = tuple[int, ...]
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
 _MOST_PATTERNS = 200  # of either side: pairs of them are compared
 _MOST_RENAMINGS = 16
+_SAME_INITIAL = 0.5
 _CLEARER = 0.05  # by so much one name has to look more alike than the next, where shapes do not decide
 
 
@@ -34,8 +35,9 @@ class _Rule:
 
     @property
     def likeness(self) -> float:
-        """How much alike the two names look, from 0 to 1."""
-        return difflib.SequenceMatcher(None, self.old, self.new).ratio()
+        """How much alike the two names look; the same initial (`query`, `q_proj`) counts as well."""
+        initial = _SAME_INITIAL if self.old[:1] == self.new[:1] else 0
+        return initial + difflib.SequenceMatcher(None, self.old, self.new).ratio()
 
 
 @frozen(slots=False)

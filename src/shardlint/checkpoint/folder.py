@@ -13,7 +13,7 @@ from ..target import TargetError
 from .byte_compare import ByteComparer
 from .dcp import read_dcp
 from .dcp_metadata import METADATA
-from .files import FileRefusedError, decodable_name, file_kind, inside, is_lfs_pointer, listed, opened
+from .files import FileRefusedError, are_adapter_keys, decodable_name, file_kind, inside, is_lfs_pointer, listed, opened
 from .json_files import read_config, read_index
 from .parts import nothing_here, parts_aside
 from .safetensors_header import quoted, read_header
@@ -173,7 +173,7 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice, aside: tuple[As
     return CheckpointFacts(
         path="",
         repeated_keys=_repeated(folder, tuple(files), entries, extra),
-        format=choice.format,
+        format="adapter" if are_adapter_keys(entry.key for entry in entries) else choice.format,
         files=tuple(files),
         entries=tuple(entries),
         extra_entries=tuple(extra),

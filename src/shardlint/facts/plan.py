@@ -132,6 +132,7 @@ class PlanFacts:
     files that count and could not be read: what they hold is unknown, so missing tensors may lie there.
     `quantization` says which scheme was planned and how, empty without one. `conversions` are those that took part.
     `cures` are renamings that would give a source to tensors that have none, found by looking at names and shapes.
+    `part` stands before the names of the one module whose checkpoint this is, empty where it is the whole model's.
     """
 
     loader: str
@@ -147,6 +148,7 @@ class PlanFacts:
     unread: tuple[str, ...] = ()
     quantization: str = ""
     cures: tuple[Renaming, ...] = ()
+    part: str = ""
 
     def tensor_by_name(self) -> dict[str, TensorPlan]:
         """Every live name with its plan."""

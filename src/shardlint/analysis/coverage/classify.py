@@ -60,6 +60,7 @@ class _Targets:
         self._exclusions = exclusions_of(facts.contract)
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
         self._new_head = heads.is_new
+        self._part = facts.plan.part if facts.plan else ""
         self._adapter = is_adapter(model)
         self._partner: dict[str, list[str]] = {}
         for target, source in wanted_pairs(model, facts.contract).items():
@@ -78,6 +79,8 @@ class _Targets:
             return TargetClass.IGNORED_BY_CLASS
         if self._adapter and may_be_adapters(name):
             return TargetClass.ADAPTER
+        if self._part and not name.startswith(self._part):
+            return TargetClass.NEW_HEAD
         return TargetClass.NEW_HEAD if self._new_head(name) else TargetClass.UNSUPPORTED_MISSING_TARGET
 
 
