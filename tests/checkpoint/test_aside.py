@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from shardlint import Target
 from shardlint.checkpoint.folder import CheckpointError, collect_checkpoint
+from shardlint.collect import collect
 from shardlint.collect.targets import TargetError, resolve
 from shardlint.facts import Facts
 from support.linting import findings_of
@@ -21,6 +25,16 @@ NAMES = [
     ("diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.mine.safetensors"),
     ("net.fp32.safetensors", "net.fp16.safetensors"),
 ]
+
+
+@pytest.mark.live("D529")
+def test_a_live_model_beside_a_variant(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"part": torch.nn.Linear(2, 2)})
+    save_file(model.state_dict(), tmp_path / "net.safetensors")
+    save_file({name: value.half() for name, value in model.state_dict().items()}, tmp_path / "net.fp16.safetensors")
+    facts = collect(Target(model=model, checkpoint=tmp_path))
+    assert [found.subject for found in findings_of(facts, "D529")] == ["net.fp16.safetensors"]
+    assert findings_of(facts, "D501", "D507") == []
 
 
 @pytest.mark.parametrize(("taken", "other"), NAMES)

@@ -157,6 +157,8 @@ class CoverageIncomplete(Rule):
         form = (whole.live if missing else whole.stored).get(key)
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
+        if kind is TargetClass.NEW_HEAD and whole.coverage.unread_parts:
+            text = f"{key} has no source in what was read; not read: {', '.join(whole.coverage.unread_parts)}"
         text += f"; {whole.beside[key]}, which no loader reads, holds it" if missing and key in whole.beside else ""
         return self._finding(whole.coverage, key, kind, text, candidates.near(key, form))
 
