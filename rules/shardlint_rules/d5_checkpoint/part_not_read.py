@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import AsideFacts
+from shardlint.facts import AsideFacts, FileFacts
+from shardlint_rules._files import READ_FILES
 
 
 class PartNotRead(Rule):
@@ -31,14 +32,19 @@ class PartNotRead(Rule):
     phase = Phase.D5
     severity = Severity.WARNING
     needs = (Section.CHECKPOINT,)
+    tags = (READ_FILES,)
 
     noun = "file or folder"
 
-    def subjects(self, facts: Facts) -> Iterator[AsideFacts]:
-        """Every file and subfolder that was set aside."""
-        return iter(facts.require(Section.CHECKPOINT).aside)
+    def subjects(self, facts: Facts) -> Iterator[AsideFacts | FileFacts]:
+        """Every file that is read, and every file and subfolder that was set aside."""
+        checkpoint = facts.require(Section.CHECKPOINT)
+        yield from (file for file in checkpoint.files if file.counts)
+        yield from checkpoint.aside
 
-    def judge(self, aside: AsideFacts, facts: Facts) -> Iterator[Finding]:
+    def judge(self, aside: AsideFacts | FileFacts, facts: Facts) -> Iterator[Finding]:
+        if isinstance(aside, FileFacts):
+            return
         path = f"{facts.require(Section.CHECKPOINT).path}/{aside.name}"
         yield self.finding(
             subject=aside.name,
@@ -49,5 +55,5 @@ class PartNotRead(Rule):
             key=aside.kind,
         )
 
-    def subject_name(self, aside: AsideFacts) -> str:
+    def subject_name(self, aside: AsideFacts | FileFacts) -> str:
         return aside.name

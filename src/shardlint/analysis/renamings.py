@@ -116,7 +116,9 @@ def _best(left: _Open) -> tuple[_Rule, dict[str, str]] | None:
         rivals = [
             other
             for other, others in scored
-            if (other.old, other.new) != (rule.old, rule.new) and _contradict(cured, others)
+            if len(others) >= len(cured)
+            and (other.old, other.new) != (rule.old, rule.new)
+            and _contradict(cured, others)
         ]
         if all(rule.likeness > rival.likeness + _CLEARER for rival in rivals):
             return rule, cured
