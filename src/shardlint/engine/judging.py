@@ -22,7 +22,7 @@ FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and woul
 
 
 @define
-class Tally:
+class SubjectTally:
     """What one rule has said so far."""
 
     findings: list[Finding] = field(factory=list)
@@ -51,7 +51,7 @@ class Tally:
             self.examined.append(examined.evidence)
 
 
-def judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: Tally) -> None:
+def judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: SubjectTally) -> None:
     """Judge the rule's subjects one by one; findings go to the tally, so that a crash leaves those before it."""
     if isinstance(rule, HeavyRule):
         _judge_one(rule, WHOLE, functools.partial(_check_live, facts, rule, live), tally)
@@ -73,7 +73,7 @@ def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> objec
     return rule.check_live(facts, live)
 
 
-def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: Tally) -> None:
+def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: SubjectTally) -> None:
     """Judge one subject, and count it."""
     counts_before = tally.own_counts
     try:
@@ -85,7 +85,7 @@ def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: Tal
             tally.judged += 1
 
 
-def _collect(result: object, rule: Rule, tally: Tally) -> None:
+def _collect(result: object, rule: Rule, tally: SubjectTally) -> None:
     """Put what the rule yields into the tally one by one."""
     if not isinstance(result, Iterable):
         text = f"it must return or yield findings, and returned {type(result).__name__}"

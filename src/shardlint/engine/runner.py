@@ -20,7 +20,7 @@ from ..facts.codec import decode_facts, encode_facts
 from ..names import counted, natural_key
 from ..plugins.registry import RegisteredRule
 from ..rule import Cost, Finding, HeavyRule, Phase, Rule, Severity
-from .judging import FACTS_ALONE, Tally, code_of, judge_all
+from .judging import FACTS_ALONE, SubjectTally, code_of, judge_all
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
@@ -313,7 +313,7 @@ class _Evaluation:
         return None if item.failure is None else _crash(item, item.failure, ())
 
     def _check(self, item: SelectedRule) -> _Result:
-        tally = Tally()
+        tally = SubjectTally()
         try:
             with redirect_stdout(sys.stderr):  # standard output belongs to the report
                 judge_all(self._facts, item.rule, self._live, tally)
@@ -324,7 +324,7 @@ class _Evaluation:
         return _result(item.rule, tally)
 
 
-def _result(rule: Rule, tally: Tally) -> _Result:
+def _result(rule: Rule, tally: SubjectTally) -> _Result:
     """What a rule that did not crash has come to."""
     if tally.findings:
         status = Status.FOUND
@@ -343,7 +343,7 @@ def _result(rule: Rule, tally: Tally) -> _Result:
     )
 
 
-def _reason(rule: Rule, tally: Tally) -> str:
+def _reason(rule: Rule, tally: SubjectTally) -> str:
     whole = tally.judged + tally.unknown
     if tally.unknown and whole > 1 and not tally.unfinished:
         return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
