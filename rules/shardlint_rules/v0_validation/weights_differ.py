@@ -97,6 +97,8 @@ class WeightsDiffer(HeavyRule):
                     ranks=fault.ranks,
                     key=fault.what,
                 )
+        if result.crashed:
+            raise RuntimeError(f"the comparison itself failed: {dict(result.errors)[result.crashed[0]]}")
         yield _examined(result)
         unwritten = (f"rank {rank} could not write the weight report: {why}" for rank, why in result.unwritten)
         if why := "; ".join(unwritten) or result.incomplete:

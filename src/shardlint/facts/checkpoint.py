@@ -50,7 +50,7 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema, config-json, config-refused (`key` is then the dotted field), metadata-stream,
+    index-json, index-schema, stale-index, config-json, config-refused (`key` is then the dotted field), metadata-stream,
     metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
     """
 

@@ -68,7 +68,7 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
     except KeyboardInterrupt:
         part.interrupted = True
     except Exception as error:  # told as a rank error, whatever it is
-        part.error = f"{type(error).__name__}: {error}"
+        part.failed(error)
     blobs = exchange.gather(msgspec.json.encode(part))
     answer = b""
     if blobs:
@@ -146,6 +146,7 @@ def _result(sides: tuple[Side, Side] | None, parts: Sequence[RankPart], referenc
     return Result(
         rows=sorted_rows(rows),
         errors=errors,
+        crashed=tuple(part.rank for part in parts if part.crashed),
         incomplete=incomplete,
         checkpoint=str(reference),
         world_size=len(parts),

@@ -44,7 +44,7 @@ def faults(result: Result) -> tuple[Fault, ...]:
     unread = [row for row in stored if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
     padding = [row for row in result.of_kind(RowKind.PADDING) if row.status is RowStatus.MISMATCH]
     return (
-        *(_rank(rank, text) for rank, text in result.errors),
+        *(_rank(rank, text) for rank, text in result.errors if rank not in result.crashed),
         *(_report(rank, text) for rank, text in result.unwritten),
         *_grouped("mismatch", wrong, _mismatch, result.world_size),
         *_layouts(result),

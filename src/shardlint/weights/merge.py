@@ -34,6 +34,7 @@ def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) ->
         rows=sorted_rows(rows),
         layouts=_layouts(parts),
         errors=tuple((part.rank, part.error) for part in parts if part.error),
+        crashed=tuple(part.rank for part in parts if part.crashed),
         incomplete=why_incomplete(parts),
         world_size=len(parts),
         unwritten=unwritten(parts),

@@ -107,7 +107,7 @@ def shards_of(
     """
     outside = _external(external)
     found: list[Shard] = []
-    if model:
+    if model is not None:
         walked = walk(model)
         found += [shard for item in walked.tensors if (shard := _shard(item, outside)) is not None]
         found += [_replicated(names, tensor) for names, tensor in statistics(walked)]
