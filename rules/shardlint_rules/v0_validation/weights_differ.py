@@ -74,7 +74,7 @@ class WeightsDiffer(HeavyRule):
     severity = Severity.ERROR
     noun = "tensor"
     tags = (WHOLE_CHECKPOINT,)
-    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
+    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames", "checkpoint.fuse")
     options_type = WeightOptions
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
@@ -92,6 +92,7 @@ class WeightsDiffer(HeavyRule):
                 yield self.finding(
                     subject=fault.subject,
                     kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
+                    severity=Severity.INFO if fault.what == "renamed" else None,
                     message=fault.message,
                     evidence=fault.evidence,
                     ranks=fault.ranks,
@@ -110,6 +111,7 @@ class WeightsDiffer(HeavyRule):
         return compare_checkpoints(
             checkpoint,
             reference,
+            fusions=live.fusions,
             threads=self.options.threads,
             rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
@@ -123,7 +125,7 @@ class WeightsDiffer(HeavyRule):
         from shardlint.weights import RANK_SECONDS, verify
 
         if live.model is None:
-            raise NotEvaluated("it compares a live model, and none was built")
+            raise NotEvaluated("it compares a model with its checkpoint, or a checkpoint with its --reference")
         return verify(
             live.model,
             checkpoint,

@@ -7,16 +7,16 @@ that `config.json` names, built on meta, through its conversions.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ..loading.loader import PlanUnknownError
 from ..ranks.exchange import Exchange, RankError
+from .checkpoint_boxes import Slab, slabs
 from .checkpoint_rows import live_rows, reference_rows
 from .checkpoint_sides import Side, both_sides, comparable
 from .compare.counts import Tally
@@ -33,18 +33,6 @@ from .storage.reader import Reader
 from .storage.stored_tensors import Files
 from .symbolic.tensor import SymbolicTensor
 
-SLAB_BYTES = 4 << 20
-
-
-@frozen
-class Slab:
-    """A box of one tensor."""
-
-    name: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-
-
 def compare_checkpoints(path: Path, reference: Path, options: VerifyOptions) -> Result:
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:
@@ -58,7 +46,7 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
     part = RankPart(rank=exchange.rank)
     sides: tuple[Side, Side] | None = None
     try:
-        sides = both_sides(path, reference)
+        sides = both_sides(path, reference, options.fusions)
         found = _compare(*sides, options.comparing(exchange.step), exchange)
         part.counts = [CountPart(live=name, key=key, tally=tally) for (name, key), tally in found.counts.items()]
         part.bytes, part.seconds = found.bytes, found.seconds
@@ -76,27 +64,6 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
         result = evolve(_result(sides, parts, reference), phase=options.phase)
         answer = msgspec.json.encode(reported(result, options.reports))
     return msgspec.json.decode(exchange.broadcast(answer), type=Result)
-
-
-def slabs(name: str, shape: Sequence[int], item: int, limit: int = SLAB_BYTES) -> Iterator[Slab]:
-    """Cut a tensor into boxes of at most `limit` bytes, in row-major order."""
-    sizes = list(shape)
-    depth = 0
-    while depth < len(sizes) and math.prod(sizes[depth + 1 :]) * item > limit:
-        depth += 1
-    if depth == len(sizes):
-        yield Slab(name, (0,) * len(sizes), tuple(sizes))
-        return
-    step = max(1, limit // max(1, math.prod(sizes[depth + 1 :]) * item))
-    for number in range(math.prod(sizes[:depth])):
-        outer: list[int] = []
-        for size in reversed(sizes[:depth]):
-            number, digit = divmod(number, size)  # noqa: PLW2901 - the number is taken apart
-            outer.insert(0, digit)
-        for at in range(0, sizes[depth], step):
-            inner = tuple(sizes[depth + 1 :])
-            count = min(step, sizes[depth] - at)
-            yield Slab(name, (*outer, at, *(0,) * len(inner)), (*(1,) * depth, count, *inner))
 
 
 def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Compared:
@@ -145,6 +112,7 @@ def _result(sides: tuple[Side, Side] | None, parts: Sequence[RankPart], referenc
     rows = [] if sides is None else [*live_rows(*sides, parts), *reference_rows(*sides, parts)]
     return Result(
         rows=sorted_rows(rows),
+        renamed=sides[0].renamed if sides else (),
         errors=errors,
         crashed=tuple(part.rank for part in parts if part.crashed),
         incomplete=incomplete,

@@ -21,7 +21,7 @@ SHOWN_NAMES = 20
 class Fault:
     """
     One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding, replicas, rank or
-    report.
+    report; or renamed, which is right and worth a word.
 
     `subject` collapses the names of all tensors concerned, `ranks` are those on which the fault shows (empty: all).
     """
@@ -53,7 +53,22 @@ def faults(result: Result) -> tuple[Fault, ...]:
         *_grouped("unread", unread, _unread, result.world_size),
         *_grouped("padding", padding, _padding, result.world_size),
         *_replicas(result),
+        *_renamed(result),
     )
+
+
+def _renamed(result: Result) -> Iterator[Fault]:
+    """Equal values under other names: nothing is wrong."""
+    if result.renamed:
+        mine, other = result.renamed[0]
+        yield Fault(
+            what="renamed",
+            subject=mine,
+            message=f"{counted(len(result.renamed), 'tensor')} of the checkpoint "
+            f"{'has' if len(result.renamed) == 1 else 'have'} another name in the reference, with the same bits: the "
+            f"first is {other} there",
+            evidence={"names": tuple(f"{one} is {two}" for one, two in result.renamed[:SHOWN_NAMES])},
+        )
 
 
 def _report(rank: int, text: str) -> Fault:

@@ -149,9 +149,11 @@ class Result:
     rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
     `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
     several ranks hold, and whose digests were compared.
+    `renamed` are the tensors of a checkpoint that its reference has under another name, with that name: same bits.
     """
 
     rows: tuple[Row, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
     layouts: tuple[WrongLayout, ...] = ()
     replicas: tuple[ReplicaGroup, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()

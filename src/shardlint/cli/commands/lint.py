@@ -126,6 +126,7 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
     reference: str | None,
+    allow_cast: tuple[str, ...],
     sample: float,
     max_memory: int | None,
     weight_report: str | None,
@@ -150,7 +151,12 @@ def command(
     registry = packs_of(settings, require_pack, disable_pack)
     outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
     weights = WeightChoices(
-        reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report, replicas=replicas
+        reference=reference,
+        allow_cast=allow_cast,
+        sample=sample,
+        max_memory=max_memory,
+        weight_report=weight_report,
+        replicas=replicas,
     )
     session = open_session(
         settings,
@@ -165,7 +171,12 @@ def command(
     with Interruption() as interruption:
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
-            lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
+            lambda facts, live: _judged(
+                session,
+                facts,
+                weights.apply(facts, live, settings.checkpoint, chosen.rank_timeout),
+                interruption,
+            ),
             chosen.rank_timeout,
         )
         options = _report_options(chosen)
