@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .cast_counts import Cast, CastReport
 from .compare.counts import Difference
 from .fault_groups import Fault, faults
+from .folder_values import FolderValues, StoredValues, Suspicion, suspicions
 from .options import RANK_SECONDS, KnownLoad, VerifyOptions, expanded
 from .result import (
     ReferenceScope,
@@ -48,12 +49,15 @@ __all__ = [
     "ExternalShard",
     "ExternalState",
     "Fault",
+    "FolderValues",
     "ReferenceScope",
     "ReplicaGroup",
     "Result",
     "Row",
     "RowKind",
     "RowStatus",
+    "StoredValues",
+    "Suspicion",
     "WeightsDifferError",
     "WeightsVerdict",
     "WrongLayout",
@@ -63,6 +67,8 @@ __all__ = [
     "compare_replicas",
     "faults",
     "record_conversions",
+    "scan_folder",
+    "suspicions",
     "verify",
 ]
 
@@ -182,6 +188,25 @@ def casts(
     from .casts import casts as find
 
     return find(expanded(checkpoint), expanded(reference), frozenset(allow), fusions, threads=threads, stop=stop)
+
+
+def scan_folder(
+    checkpoint: CheckpointFacts,
+    *,
+    threads: int | None = None,
+    max_memory: int | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> FolderValues:
+    """
+    Read every tensor of a checkpoint once, a piece at a time, and say what its values look like.
+
+    `suspicions` says what of it is suspicious. Raises `OSError` for a file that cannot be read.
+    """
+    from .compare.threads import Options
+    from .folder_scan import scan
+
+    return scan(checkpoint, Options(threads=threads, max_memory=max_memory, progress=progress, stop=stop))
 
 
 def compare_replicas(
