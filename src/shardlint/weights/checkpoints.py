@@ -24,9 +24,10 @@ from .compare.live_tensor import LiveBytes
 from .compare.pieces import check_tile, pieces_of
 from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import live_volume
-from .merge import scope_of, why_incomplete
+from .explain import explained
+from .merge import scope_of, why_incomplete, with_looks
 from .options import VerifyOptions
-from .rank_part import CountPart, RankPart
+from .rank_part import CountPart, LookPart, RankPart
 from .report_files import begun, failed_result, reported
 from .result import ReferenceScope, Result, sorted_rows
 from .storage.reader import Reader
@@ -51,6 +52,7 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
         part.counts = [CountPart(live=name, key=key, tally=tally) for (name, key), tally in found.counts.items()]
         part.bytes, part.seconds = found.bytes, found.seconds
         part.interrupted, part.sampled = found.interrupted, found.sampled
+        part.looks = [] if found.interrupted else _looks(*sides, found)
     except PlanUnknownError as error:
         part.error, part.unplanned = str(error), True
     except KeyboardInterrupt:
@@ -104,12 +106,27 @@ def _compare_slab(one: Side, two: Side, slab: Slab, reader: Reader, other: Reade
     return counts, values.numel() * values.element_size()
 
 
+def _looks(one: Side, two: Side, found: Compared) -> list[LookPart]:
+    """What the tensors that differ look like."""
+    wrong = {name for (name, _), tally in found.counts.items() if tally.load_mismatches}
+    shapes = {name: tuple(region.shape) for name, region in two.regions.items()}
+    with Files() as files:
+        readers = Reader(one.sources, files, 1), Reader(two.sources, files, 1)
+        looks = explained(
+            wrong,
+            shapes,
+            lambda name, offsets, sizes: readers[0].box(one.regions[name], offsets, sizes),
+            lambda name, offsets, sizes: readers[1].box(two.regions[name], offsets, sizes),
+        )
+        return [LookPart(name=name, text=it.text, median_abs=it.median_abs, bits=it.bits) for name, it in looks]
+
+
 def _result(sides: tuple[Side, Side] | None, parts: Sequence[RankPart], reference: Path) -> Result:
     errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
     incomplete = why_incomplete(parts)
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
-    rows = [] if sides is None else [*live_rows(*sides, parts), *reference_rows(*sides, parts)]
+    rows = [] if sides is None else [*with_looks(live_rows(*sides, parts), parts), *reference_rows(*sides, parts)]
     return Result(
         rows=sorted_rows(rows),
         renamed=sides[0].renamed if sides else (),

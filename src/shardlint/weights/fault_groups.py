@@ -120,11 +120,13 @@ def _grouped(
     for members in groups.values():
         ordered = sorted(members, key=lambda row: natural_key(row.name))
         names = [row.name for row in ordered]
+        ranks = _ranks(ordered, world_size)
+        only = f" Only rank {ranks[0]} differs." if what == "mismatch" and len(ranks) == 1 < world_size else ""
         yield Fault(
             what=what,
             subject=collapse(names),
-            message=message(ordered),
-            ranks=_ranks(ordered, world_size),
+            message=message(ordered) + only,
+            ranks=ranks,
             evidence=_evidence(ordered),
         )
 
@@ -152,6 +154,13 @@ def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
             f"{first.checkpoint_key}{list(first.checkpoint_index) if first.checkpoint_key else ''}"
         )
         found["actual"], found["reference"] = first.actual, first.reference
+    if looks := tuple(f"{row.name} {row.look}" for row in rows[:SHOWN_NAMES] if row.look):
+        found["looks"] = looks
+    medians = [row.median_abs for row in rows if row.median_abs is not None]
+    if medians:
+        found["largest_difference"] = max((row.max_load_abs or 0.0 for row in rows), default=0.0)
+        found["median_difference"] = sorted(medians)[len(medians) // 2]
+        found["differing_low_bits"] = max(row.bits for row in rows)
     reasons = tuple(dict.fromkeys(row.reason for row in rows if row.reason))
     return found | ({"reason": reasons[0]} if reasons else {})
 
@@ -168,7 +177,19 @@ def _mismatch(rows: Sequence[Row]) -> str:
     wrong, total = sum(row.load_mismatches for row in rows), sum(row.expected for row in rows)
     first = next(row for row in rows if row.first)
     are = "is" if wrong == 1 else "are"
-    return f"{wrong} of {total} elements{_count(rows)} {are} not what the checkpoint holds; {first_difference(first)}"
+    text = f"{wrong} of {total} elements{_count(rows)} {are} not what the checkpoint holds; {first_difference(first)}"
+    return text + _looks(rows)
+
+
+def _looks(rows: Sequence[Row]) -> str:
+    """`. It equals the stored tensor transposed.`, or nothing where that is not known."""
+    looks = [row for row in rows if row.look]
+    if not looks:
+        return ""
+    first = looks[0]
+    alike = len({row.look for row in looks}) == 1
+    who = "It" if len(rows) == 1 else "Each" if alike and len(looks) == len(rows) else first.name
+    return f". {who} {first.look}."
 
 
 def _nonfinite(rows: Sequence[Row]) -> str:

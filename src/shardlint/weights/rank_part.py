@@ -43,6 +43,16 @@ class CountPart:
     tally: Tally
 
 
+@frozen(kw_only=True)
+class LookPart:
+    """What a live tensor that differs looks like, as in `compare.likeness.Likeness`."""
+
+    name: str
+    text: str
+    median_abs: float | None = None
+    bits: int = 0
+
+
 @define(kw_only=True)
 class RankPart:
     """
@@ -58,6 +68,7 @@ class RankPart:
     read: dict[str, list[Lattice]] = field(factory=dict)
     unknown: list[str] = field(factory=list)
     layouts: list[WrongLayout] = field(factory=list)
+    looks: list[LookPart] = field(factory=list)
     bytes: int = 0
     seconds: float = 0.0
     interrupted: bool = False

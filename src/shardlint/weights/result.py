@@ -70,6 +70,10 @@ class Row:
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
     `first` is the first difference, `special` the first element of which a side is not finite. `ranks` are those on
     which the tensor differs, in order.
+
+    `look` says what a tensor that differs looks like, to be read after its name, where that is known (`equals the
+    stored tensor transposed`). `median_abs` is the median of the differences and `bits` the number of low bits in
+    which they lie, of tensors that were looked at again.
     """
 
     kind: RowKind
@@ -91,6 +95,9 @@ class Row:
     operations: tuple[str, ...] = ()
     reason: str = ""
     ranks: tuple[int, ...] = ()
+    look: str = ""
+    median_abs: float | None = None
+    bits: int = 0
 
     @property
     def order(self) -> tuple[object, ...]:
