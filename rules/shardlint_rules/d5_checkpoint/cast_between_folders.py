@@ -17,7 +17,7 @@ from shardlint import (
     Unfinished,
 )
 from shardlint.names import collapse, counted, natural_key, pattern_of
-from shardlint.weights import Cast, CastsUnknownError, casts
+from shardlint.weights import Cast, CastsUnknownError, compare_casts
 from shardlint_rules._files import READ_FILES
 
 
@@ -54,7 +54,7 @@ class CastBetweenFolders(HeavyRule):
         if live.checkpoint is None or live.reference is None:
             raise NotEvaluated("it compares two checkpoints, and no reference was given")
         try:
-            report = casts(
+            report = compare_casts(
                 live.checkpoint, live.reference, allow=live.allow_cast, fusions=live.fusions, stop=live.stop
             )
         except CastsUnknownError as error:
@@ -103,7 +103,9 @@ def _message(members: Sequence[Cast]) -> str:
     first = members[0]
     changed, elements = sum(cast.changed for cast in members), sum(cast.elements for cast in members)
     several = f" in {len(members)} tensors" if len(members) > 1 else ""
-    text = f"{first.reference_dtype} in the reference, {first.dtype} here: {changed:,} of {elements:,} elements{several}"
+    text = (
+        f"{first.reference_dtype} in the reference, {first.dtype} here: {changed:,} of {elements:,} elements{several}"
+    )
     largest = _largest(members)
     text += " changed" + (f", by at most {largest:.3g}" if changed and largest is not None else "")
     flushed, saturated = sum(cast.flushed for cast in members), sum(cast.saturated for cast in members)

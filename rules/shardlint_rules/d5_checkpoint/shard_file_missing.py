@@ -16,7 +16,8 @@ class ShardFileMissing(FileProblemRule):
     Takes the files that the index names (or the single file) and reports those that are absent, empty, cut short, a
     Git-LFS pointer in place of the payload, or not readable. Files that the index does not name are
     told as information. An index beside a single file that wins over it is a warning when files that it names are
-    absent: loaders differ in which of the two they read. File names are never interpreted: how many parts there are is what the index says.
+    absent: loaders differ in which of the two they read.
+    File names are never interpreted: how many parts there are is what the index says.
 
     ## Why it is unsafe
     Every tensor of the file is without a source. Loaders differ in whether they stop, and a pointer file or a download

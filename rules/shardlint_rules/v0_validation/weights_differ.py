@@ -74,7 +74,12 @@ class WeightsDiffer(HeavyRule):
     severity = Severity.ERROR
     noun = "tensor"
     tags = (WHOLE_CHECKPOINT,)
-    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames", "checkpoint.fuse")
+    related_config = (
+        "contract.training-only-targets",
+        "contract.inference-only-sources",
+        "checkpoint.renames",
+        "checkpoint.fuse",
+    )
     options_type = WeightOptions
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:

@@ -2,7 +2,7 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
+from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RenameFacts, RepeatedKey
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -133,6 +133,7 @@ __all__ = [
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",
+    "RenameFacts",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",

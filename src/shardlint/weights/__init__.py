@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from .shards import ExternalShard, ExternalState
 
 __all__ = [
+    "RANK_SECONDS",
     "Cast",
     "CastReport",
     "CastsUnknownError",
-    "RANK_SECONDS",
     "Difference",
     "ExportUnknownError",
     "ExternalShard",
@@ -61,8 +61,8 @@ __all__ = [
     "WeightsDifferError",
     "WeightsVerdict",
     "WrongLayout",
-    "casts",
     "check_export",
+    "compare_casts",
     "compare_checkpoints",
     "compare_replicas",
     "faults",
@@ -170,7 +170,7 @@ def compare_checkpoints(
     return compare(expanded(checkpoint), expanded(reference), options)
 
 
-def casts(
+def compare_casts(
     checkpoint: str | Path,
     reference: str | Path,
     *,
@@ -185,9 +185,9 @@ def casts(
     Only those tensors are read. `allow` are dtypes (torch's names) that are meant. Raises `CastsUnknownError` when the
     two cannot be related or read.
     """
-    from .casts import casts as find
+    from .casts import casts
 
-    return find(expanded(checkpoint), expanded(reference), frozenset(allow), fusions, threads=threads, stop=stop)
+    return casts(expanded(checkpoint), expanded(reference), frozenset(allow), fusions, threads=threads, stop=stop)
 
 
 def scan_folder(

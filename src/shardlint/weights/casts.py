@@ -64,9 +64,7 @@ def _empty(one: Side, two: Side, name: str, allow: frozenset[str]) -> Cast:
 def _count(one: Side, two: Side, found: dict[str, Cast], options: Options) -> bool:
     """Count the changes of every cast into `found`; false when the run was ended early."""
     stop, local = threading.Event(), threading.local()
-    names = [
-        name for name in found if not (is_opaque(one.regions[name].dtype) or is_opaque(two.regions[name].dtype))
-    ]
+    names = [name for name in found if not (is_opaque(one.regions[name].dtype) or is_opaque(two.regions[name].dtype))]
     item = {name: max(one.regions[name].itemsize, two.regions[name].itemsize) for name in names}
     pending = (
         slab for name in names for slab in slabs(name, tuple(one.regions[name].shape), item[name], CAST_SLAB_BYTES)

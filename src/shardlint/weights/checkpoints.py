@@ -34,6 +34,7 @@ from .storage.reader import Reader
 from .storage.stored_tensors import Files
 from .symbolic.tensor import SymbolicTensor
 
+
 def compare_checkpoints(path: Path, reference: Path, options: VerifyOptions) -> Result:
     """Compare every tensor of `path` with `reference`; under a job the work is divided over the ranks."""
     try:

@@ -152,5 +152,3 @@ def _is_transposed(one: TensorSource, two: TensorSource, files: Files) -> bool:
         SymbolicTensor.leaf(two.key, two.shape, two.dtype), (0, 0), (columns, two.shape[1])
     )
     return bool(torch.equal(left.double().t(), right.double()))
-
-

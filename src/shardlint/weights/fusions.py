@@ -54,6 +54,4 @@ def _fuse(apart: dict[str, SymbolicTensor], whole: Regions, fusion: Fusion) -> i
 def _filled(pattern: str, texts: Sequence[str]) -> str:
     """The pattern with each `*` replaced by the text that it stands for; the last text serves any further ones."""
     first, *rest = pattern.split("*")
-    return first + "".join(
-        (texts[min(at, len(texts) - 1)] if texts else "*") + part for at, part in enumerate(rest)
-    )
+    return first + "".join((texts[min(at, len(texts) - 1)] if texts else "*") + part for at, part in enumerate(rest))

@@ -239,9 +239,7 @@ class Worker:
 
             shapes = {name: tuple(region.shape) for name, region in regions.items()}
             for name, look in explained([name for name in wanted if name in regions], shapes, live, stored):
-                self.part.looks.append(
-                    LookPart(name=name, text=look.text, median_abs=look.median_abs, bits=look.bits)
-                )
+                self.part.looks.append(LookPart(name=name, text=look.text, median_abs=look.median_abs, bits=look.bits))
 
     def _fits(self, name: str, ranges: Sequence[Sequence[tuple[int, int]]]) -> bool:
         shard = self.shards[name]

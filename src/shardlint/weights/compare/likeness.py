@@ -41,7 +41,9 @@ def likeness(live: torch.Tensor, stored: torch.Tensor) -> Likeness:
     differences = (live.double() - stored.double()).abs().reshape(-1)
     differences = differences[differences.isfinite() & (differences > 0)]
     median = float(differences.median()) if differences.numel() else None
-    return Likeness(text=text or _last_rows(live, stored), median_abs=median, bits=int(changed.max()).bit_length())
+    bits = int(changed.max()).bit_length()
+    text = text or _last_rows(live, stored) or _low_bits(live, bits)
+    return Likeness(text=text, median_abs=median, bits=bits)
 
 
 def equal(one: torch.Tensor, two: torch.Tensor) -> bool:
@@ -81,9 +83,7 @@ def reordered(live: torch.Tensor, stored: torch.Tensor) -> str:
 
 def _order(live: torch.Tensor, stored: torch.Tensor) -> np.ndarray | None:  # type: ignore[type-arg]
     """The stored place of each live slice along the first dimension; None when they are not the same slices."""
-    keys = [
-        [row.tobytes() for row in bits_of(side.reshape(side.shape[0], -1).contiguous())] for side in (live, stored)
-    ]
+    keys = [[row.tobytes() for row in bits_of(side.reshape(side.shape[0], -1).contiguous())] for side in (live, stored)]
     place = {key: at for at, key in enumerate(keys[1])}
     if len(place) != len(keys[1]) or set(keys[0]) != place.keys():
         return None
@@ -124,6 +124,12 @@ def _scaled(live: torch.Tensor, stored: torch.Tensor) -> str:
         shift = mine - other
         return f"is the stored tensor {sign} 1" if float(shift.min()) * float(shift.max()) > 0 else ""
     return ""
+
+
+def _low_bits(live: torch.Tensor, bits: int) -> str:
+    """Whether all differences are of the size of rounding."""
+    few = live.is_floating_point() and live.element_size() > 1 and bits <= 2 * live.element_size()
+    return f"differs in the lowest {bits} of its {8 * live.element_size()} bits only" if few else ""
 
 
 def _last_rows(live: torch.Tensor, stored: torch.Tensor) -> str:
