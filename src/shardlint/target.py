@@ -65,9 +65,9 @@ class LiveTarget:
     files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
     owner's renamings of checkpoint keys. `external` describes tensors outside the module
     (`shardlint.weights.ExternalState`). `allow_cast` are the dtypes that `checkpoint` may have on purpose where
-    `reference` has another one, `fusions` relate tensors of the two. `replicas` is `digest` or `full`, None for what the rule's options say.
-    `rank_timeout` is how many seconds a rank of a job may be silent, None for the rule's own limit. `stop` is asked
-    again and again whether to end early, with what was found until then.
+    `reference` has another one, `fusions` relate tensors of the two. `replicas` is `digest` or `full`, None for what
+    the rule's options say. `rank_timeout` is how many seconds a rank of a job may be silent, None for the rule's own
+    limit. `stop` is asked again and again whether to end early, with what was found until then.
     """
 
     model: Any = None

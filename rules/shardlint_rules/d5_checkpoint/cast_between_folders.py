@@ -59,14 +59,13 @@ class CastBetweenFolders(HeavyRule):
             )
         except CastsUnknownError as error:
             raise NotEvaluated(str(error)) from error
-        groups: dict[tuple[object, ...], list[Cast]] = defaultdict(list)
+        groups: dict[tuple[str, str, str, Severity], list[Cast]] = defaultdict(list)
         for cast in report.casts:
             severity = _severity(cast)
             if severity is not None:
                 groups[pattern_of(cast.name), cast.reference_dtype, cast.dtype, severity].append(cast)
-        for (*_, severity), members in groups.items():
-            assert isinstance(severity, Severity)
-            yield self._finding(sorted(members, key=lambda cast: natural_key(cast.name)), severity)
+        for (_, _, _, level), members in groups.items():
+            yield self._finding(sorted(members, key=lambda cast: natural_key(cast.name)), level)
         yield Examined(judged=report.tensors, evidence=_evidence(report.casts, report.tensors))
         if report.interrupted:
             raise Unfinished("the run was interrupted")

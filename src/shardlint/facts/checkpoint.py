@@ -50,8 +50,8 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema, stale-index, config-json, config-refused (`key` is then the dotted field), metadata-stream,
-    metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
+    index-json, index-schema, stale-index, config-json, config-refused (`key` is then the dotted field),
+    metadata-stream, metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
     """
 
     file: str

@@ -107,7 +107,7 @@ def _values(source: TensorSource, files: Files, options: Options) -> StoredValue
             break
         part = buffer[: min(count, source.volume - at) * item]
         source.read_into(files, memoryview(part), at * item)  # type: ignore[arg-type]
-        digest.update(part)
+        digest.update(part)  # type: ignore[arg-type]
         if numbers:
             sums.add(part.view(UNSIGNED[item]), at, source.dtype)
         options.beat()

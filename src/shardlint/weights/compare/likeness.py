@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from attrs import frozen
 
@@ -81,7 +82,7 @@ def reordered(live: torch.Tensor, stored: torch.Tensor) -> str:
     return ""
 
 
-def _order(live: torch.Tensor, stored: torch.Tensor) -> np.ndarray | None:  # type: ignore[type-arg]
+def _order(live: torch.Tensor, stored: torch.Tensor) -> npt.NDArray[np.intp] | None:
     """The stored place of each live slice along the first dimension; None when they are not the same slices."""
     keys = [[row.tobytes() for row in bits_of(side.reshape(side.shape[0], -1).contiguous())] for side in (live, stored)]
     place = {key: at for at, key in enumerate(keys[1])}
@@ -90,7 +91,7 @@ def _order(live: torch.Tensor, stored: torch.Tensor) -> np.ndarray | None:  # ty
     return np.array([place[key] for key in keys[0]])
 
 
-def _named(order: np.ndarray) -> str:  # type: ignore[type-arg]
+def _named(order: npt.NDArray[np.intp]) -> str:
     """What an order of slices is: two halves of each head apart or side by side, or blocks exchanged."""
     count = len(order)
     plain = np.arange(count)
