@@ -130,7 +130,7 @@ class WeightsDiffer(HeavyRule):
         from shardlint.weights import RANK_SECONDS, verify
 
         if live.model is None:
-            raise NotEvaluated("it compares a model with its checkpoint, or a checkpoint with its --reference")
+            raise NotEvaluated("it compares a live model, and none was built; a checkpoint alone needs its --reference")
         return verify(
             live.model,
             checkpoint,
