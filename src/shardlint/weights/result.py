@@ -150,13 +150,13 @@ class Result:
     """
     Everything that a verification found.
 
-    `errors` are rank errors as (rank, text); `crashed` are the ranks of which the error is a fault of the comparison
-    itself, so that nothing is known of the weights. `incomplete` says in one clause why not everything was looked at;
-    empty when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that
-    each rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
-    `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
-    several ranks hold, and whose digests were compared.
-    `renamed` are the tensors of a checkpoint that its reference has under another name, with that name: same bits.
+    `errors` are rank errors as (rank, text); `crashed` are the ranks of which the error is a fault of the
+    comparison itself, so that nothing is known of the weights. `incomplete` says in one clause why not everything
+    was looked at; empty when everything was. `checkpoint` is empty when only replicas were compared. `exchanged`
+    are the bytes that each rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not
+    be written, as (rank, why). `phase` is when the check was made, in the words of the caller. `compared_replicas`
+    is the number of shards that several ranks hold, and whose digests were compared. `renamed` are the tensors of a
+    checkpoint that its reference has under another name, with that name: same bits.
     """
 
     rows: tuple[Row, ...]
