@@ -88,6 +88,14 @@ class LiveTarget:
     stop: Callable[[], bool] | None = None
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with a leading `~` resolved. Raises `TargetError` for the home folder of a user who does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise TargetError(f"{str(path)!r}: no home folder is known for it: {error}") from None
+
+
 def completed(model: Any, more: Target) -> Target:
     """
     `model` when it is a `Target`, else one for it, with what `more` says beside.

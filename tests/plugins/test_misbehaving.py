@@ -62,7 +62,7 @@ FOUND_BEFORE_THE_CRASH = {"rule_raises": 1, "rule_yields_rubbish": 1, "rule_neve
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardlint.engine.runner.FINDING_LIMIT", 50)
+    monkeypatch.setattr("shardlint.engine.judging.FINDING_LIMIT", 50)
 
 
 def run(registry: Registry) -> Evaluation:

@@ -24,6 +24,8 @@ from shardlint import (
 from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
+from ._flat import FLATTENED, flattened
+
 if TYPE_CHECKING:
     from shardlint.weights import Result, Row  # the machinery is imported where it runs: most runs do without
 
@@ -82,9 +84,16 @@ class WeightsDiffer(HeavyRule):
     )
     options_type = WeightOptions
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.checkpoint is None:
-            raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
+            return "it needs the checkpoint that the model was loaded from, and none was given"
+        if flattened(facts):
+            return FLATTENED
+        return "" if live.reference or live.model is not None else "it compares a live model, and none was built"
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+        if live.checkpoint is None or self.unready(facts, live):
+            raise NotEvaluated(self.unready(facts, live))
         from shardlint.weights import faults
 
         result = (
@@ -129,8 +138,6 @@ class WeightsDiffer(HeavyRule):
     def _of_model(self, facts: Facts, live: LiveTarget, checkpoint: Path) -> Result:
         from shardlint.weights import RANK_SECONDS, verify
 
-        if live.model is None:
-            raise NotEvaluated("it compares a live model, and none was built; a checkpoint alone needs its --reference")
         return verify(
             live.model,
             checkpoint,

@@ -55,20 +55,29 @@ def file_kind(name: str) -> str:
     return "other"
 
 
-def listed(folder: Path) -> list[str]:
+def listed(folder: Path) -> tuple[list[str], tuple[FileProblem, ...]]:
     """
-    Return the names in `folder`, sorted, without subfolders; the first `MAX_LISTED` of very many.
+    Return the names in `folder`, sorted, without subfolders, and a problem when there are more than are looked at.
 
-    Bytes that are not UTF-8 come out as escapes. Raises `OSError`.
+    Names of weights and indices count apart from all others, so that no number of others hides one: of either the
+    first `MAX_LISTED` are kept. Bytes that are not UTF-8 come out as escapes. Raises `OSError`.
     """
-    names: list[str] = []
+    kept: dict[bool, list[str]] = {True: [], False: []}
+    left_out = {True: 0, False: 0}
     with os.scandir(folder) as entries:
         for entry in entries:
-            if len(names) >= MAX_LISTED:
-                break
-            if not entry.is_dir(follow_symlinks=False) or entry.name.endswith(".safetensors"):
-                names.append(entry.name)
-    return sorted(names)
+            if entry.is_dir(follow_symlinks=False) and not entry.name.endswith(".safetensors"):
+                continue
+            weighty = file_kind(entry.name) != "other" or ".safetensors.index" in entry.name
+            if len(kept[weighty]) < MAX_LISTED:
+                kept[weighty].append(entry.name)
+            else:
+                left_out[weighty] += 1
+    problems: tuple[FileProblem, ...] = ()
+    if left_out[True]:
+        detail = f"{left_out[True]} more files of weights than the {MAX_LISTED} that are looked at in a folder"
+        problems = (FileProblem(file=".", kind="unreadable", detail=detail),)
+    return sorted((*kept[True], *kept[False])), problems
 
 
 def decodable_name(name: str) -> str:

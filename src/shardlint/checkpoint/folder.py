@@ -52,9 +52,11 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     Raises `CheckpointError` when there is no such path, or nothing in it looks like weights.
     """
     path = Path(path)
+    cut: tuple[FileProblem, ...] = ()
     try:
         if path.is_dir():
-            folder, names = path, tuple(decodable_name(name) for name in listed(path))
+            found, cut = listed(path)
+            folder, names = path, tuple(map(decodable_name, found))
         elif path.exists() or path.is_symlink():
             folder, names = path.parent, (path.name,)
         else:
@@ -74,7 +76,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         facts,
         path=str(path),
         config=config,
-        problems=(*config_problems, *generation_problems, *facts.problems),
+        problems=(*cut, *config_problems, *generation_problems, *facts.problems),
         tokenizer_size=tokenizer_size(folder),
         generation_config=generation_config,
     )

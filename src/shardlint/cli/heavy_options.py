@@ -29,14 +29,14 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SHOW_SECONDS = 0.2
 
 
-class FractionType(click.FloatRange):
-    """A fraction above 0 and at most 1, which not a number is not."""
+class FiniteRange(click.FloatRange):
+    """A number in a range. NaN, which compares with nothing and so passes any range, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        fraction = super().convert(value, param, ctx)
-        if math.isnan(fraction):
-            self.fail(f"expected a fraction above 0 and at most 1, got {value!r}", param, ctx)
-        return fraction
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"expected a number, got {value!r}", param, ctx)
+        return number
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
@@ -73,7 +73,7 @@ weight_options: Callable[[Any], Any] = stacked(
     option(
         "Weights",
         "--sample",
-        type=FractionType(0.0, 1.0, min_open=True),
+        type=FiniteRange(0.0, 1.0, min_open=True),
         default=1.0,
         metavar="FRACTION",
         help="Look at this fraction of the weights only; implies --heavy. A sample never passes: it proves nothing "
@@ -115,6 +115,15 @@ class WeightChoices:
     def asks(self) -> bool:
         """Whether a choice makes sense only when weights are compared, so that it asks for that."""
         return self.reference is not None or self.sample < 1.0 or self.weight_report is not None
+
+    def asked(self) -> dict[str, str]:
+        """What the ranks of a job must be asked alike, as texts."""
+        return {
+            "--reference": "yes" if self.reference else "no",
+            "--sample": str(self.sample),
+            "--weight-report": "yes" if self.weight_report else "no",
+            "--replicas": self.replicas or "as the rule's options say",
+        }
 
     def check_report(self) -> None:
         """
@@ -170,7 +179,7 @@ class WeightChoices:
             live,
             sample=self.sample,
             max_memory=self.max_memory,
-            reports=None if self.weight_report is None else Path(self.weight_report).expanduser(),
+            reports=None if self.weight_report is None else Path(self.weight_report).expanduser().absolute(),
             replicas=self.replicas,
             rank_timeout=rank_timeout or None,
         )

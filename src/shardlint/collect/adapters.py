@@ -9,7 +9,8 @@ from ..analysis.wrapper_names import without_adapter
 from ..facts import AdapterFacts
 from ..introspect.attributes import own, qualified, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..introspect.walk import Walk, WalkedModule, text
+from ..introspect.wrappers import registry
 from ..names import below, joined, natural_key
 
 _TASK_MODULES = {

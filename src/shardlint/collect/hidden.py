@@ -9,7 +9,8 @@ from attrs import define, field
 
 from ..facts import HiddenFacts
 from ..introspect.attributes import qualified
-from ..introspect.walk import Walk, registry, text, walk
+from ..introspect.walk import Walk, text, walk
+from ..introspect.wrappers import registry
 from ..names import joined
 
 MEMBER_LIMIT = 10_000

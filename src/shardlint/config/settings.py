@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from .files import find_config, is_file, load_file, problem_at, shown
 from .merge import merge
 from .problems import ConfigError, ConfigProblem
 from .schema import all_keys
+from .trust import inspected_folders
 from .values import Value
 
 MAX_EXTENDS = 20
@@ -84,18 +86,25 @@ class Settings:
         return DEFAULT if value is None else value.source
 
 
-def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool = False) -> Settings:
+def load_settings(
+    start: Path,
+    *,
+    explicit: Path | None = None,
+    isolated: bool = False,
+    inspected: Iterable[str | os.PathLike[str] | None] = (),
+) -> Settings:
     """
     Find and read the settings for the folder (or file) `start`.
 
-    `explicit` names the file to read instead of looking for one; `isolated` reads none. Raises `ConfigError` with
+    `inspected` are the target, checkpoint and reference, whose own settings are not used, with a warning. `explicit`
+    names the file to read instead of looking for one; `isolated` reads none. Raises `ConfigError` with
     everything that is wrong in the file and in those that it extends.
     """
     if isolated:
         return Settings()
     if explicit is not None:
         return _load(explicit, ())
-    file = find_config(start.parent if is_file(start) else start)
+    file = find_config(start.parent if is_file(start) else start, inspected_folders(inspected))
     return Settings(warnings=file.warnings) if file.path is None else _load(file.path, file.warnings)
 
 

@@ -43,7 +43,7 @@ from .optimizer import (
     layout_text,
 )
 from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
-from .ranks import RankDifference, RanksFacts
+from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
     DirectUse,
@@ -130,6 +130,7 @@ __all__ = [
     "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
+    "RankNames",
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",

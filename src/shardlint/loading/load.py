@@ -23,6 +23,7 @@ from .identity_loader import IdentityLoader
 from .live_names import from_model_facts, is_adapted, unwrapped
 from .loader import Loader
 from .planner import LiveModel, make_plan
+from .releases import is_pretrained
 from .stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
 
 Leaf = Callable[[EntryFacts], Any]
@@ -174,13 +175,6 @@ def nested_plan(
         for leftover in plan.leftovers
     ]
     return evolve(plan, leftovers=tuple(leftovers))
-
-
-def is_pretrained(model: Any) -> bool:
-    """Whether the model is one of Transformers', without importing Transformers."""
-    return any(
-        f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
-    )
 
 
 def _holds_codes(model: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ..names import collapse, counted, natural_key, pattern_of, ranges
+from ..names import collapse, counted, natural_key, pattern_of
 from .report_text import first_difference
 from .result import RANK_FAILED, Result, Row, RowKind, RowStatus
 
@@ -105,8 +105,8 @@ def _replicas(result: Result) -> Iterator[Fault]:
             yield Fault(
                 what="replicas",
                 subject=group.name,
-                message=f"its bits on rank {ranges(group.ranks)} are not those on rank {group.reference}",
-                ranks=(group.reference, *group.ranks),
+                message=group.text,
+                ranks=group.everywhere,
                 evidence={"reference": group.reference, "differing": group.ranks},
             )
 

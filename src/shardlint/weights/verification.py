@@ -23,6 +23,7 @@ from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged, unwritten
 from .options import VerifyOptions
 from .rank_part import RankPart
+from .relations import Relations, relations_of
 from .report_files import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
 from .shards import Shard, shards_of
@@ -64,28 +65,31 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
     part, interrupted = RankPart(rank=exchange.rank), False
     shards: tuple[Shard, ...] = ()
     mine: dict[str, str] = {}
+    relations = Relations()
     try:
-        shards = shards_of(model)
+        relations = relations_of(model)
+        shards = tuple(filter(relations.keeps, shards_of(model)))
     except Exception as failure:  # told as a rank error, whatever it is
         part.failed(failure)
-    orders, groups = replicas.assign(exchange, shards)
+    orders, groups = replicas.assign(exchange, shards, relations)
     try:
         mine = replicas.digests(shards, orders.digests, options)
     except KeyboardInterrupt:
         interrupted = True
     except Exception as failure:
         part.failed(failure)
-    wrong = replicas.differing(exchange, groups, mine)
+    judgement = replicas.judgement(groups, replicas.gathered(exchange, mine))
     told = _json((part.error, part.crashed, interrupted))
     said = [msgspec.json.decode(blob, type=tuple[str, bool, bool]) for blob in exchange.gather(told)]
     result = Result(
         rows=(),
-        replicas=wrong,
+        replicas=judgement.differing,
+        undecided=judgement.undecided,
         errors=tuple((rank, text) for rank, (text, _, _) in enumerate(said) if text),
         crashed=tuple(rank for rank, (_, crashed, _) in enumerate(said) if crashed),
         incomplete=INTERRUPTED if any(ended for _, _, ended in said) else "",
         world_size=exchange.world_size,
-        compared_replicas=len(groups.members),
+        compared_replicas=judgement.judged,
     )
     return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
 
@@ -109,7 +113,8 @@ class _Verification:
         shards = local.shards if local else ()
         orders, groups = replicas.Orders(), replicas.Groups()
         if self.exchange.world_size > 1 and self.options.replicas == "digest":
-            orders, groups = replicas.assign(self.exchange, shards)
+            relations = self._guarded(lambda: relations_of(self.model)) or Relations()
+            orders, groups = replicas.assign(self.exchange, shards, relations)
         if local:
             self._guarded(lambda: self._compare(local, frozenset(orders.followed)))
         wrong: tuple[ReplicaGroup, ...] = ()
@@ -151,7 +156,8 @@ class _Verification:
         """Compare digests; a rank whose bits are not its leader's compares them with the file itself."""
         shards = local.shards if local else ()
         mine = self._guarded(lambda: replicas.digests(shards, orders.digests, self.comparing)) or {}
-        wrong = replicas.differing(self.exchange, groups, mine)
+        digests = replicas.gathered(self.exchange, mine)
+        wrong = replicas.differing(groups, digests)
         again: dict[int, list[str]] = {rank: [] for rank in range(self.exchange.world_size)}
         for group in wrong:
             for rank in group.ranks:
@@ -160,7 +166,7 @@ class _Verification:
         names = set(msgspec.json.decode(self.exchange.scatter(blobs), type=list[str]))
         if names and local:
             self._guarded(lambda: self._recheck(local, names))
-        return wrong
+        return replicas.judgement(groups, digests).differing
 
     def _recheck(self, local: _Local, names: set[str]) -> None:
         worker = Worker(local.forward, evolve(self.comparing, progress=None), self.exchange.rank)

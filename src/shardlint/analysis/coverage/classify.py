@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from attrs import evolve
+
 from ...facts import EntryFacts, Facts, ModelFacts, TensorFacts
 from ..contract_globs import exclusions_of
 from ..keys import KeyResolver, config_cuts, is_adapter, layer_counts, list_lengths, root_declaration
+from ..model_config import architectures_of
 from ..ties import wanted_pairs
 from ..wrapper_names import may_be_adapters
 from .evidence import Evidence
@@ -30,12 +33,18 @@ def classified(facts: Facts, model: ModelFacts, filled: Evidence, basis: str, pl
         for name in tensor.aliases
     }
     sources = {key: source_of.classify(key) for key in placeless}
+    return with_status(Coverage(status=CoverageStatus.COMPLETE, basis=basis, targets=targets, sources=sources))
+
+
+def with_status(coverage: Coverage) -> Coverage:
+    """The coverage with the status that its classes give. One of which nothing was compared stays as it is."""
+    if coverage.status is CoverageStatus.NOT_LOADED:
+        return coverage
     incomplete = (
-        TargetClass.UNSUPPORTED_MISSING_TARGET in targets.values()
-        or SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH in sources.values()
+        TargetClass.UNSUPPORTED_MISSING_TARGET in coverage.targets.values()
+        or SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH in coverage.sources.values()
     )
-    status = CoverageStatus.INCOMPLETE if incomplete else CoverageStatus.COMPLETE
-    return Coverage(status=status, basis=basis, targets=targets, sources=sources)
+    return evolve(coverage, status=CoverageStatus.INCOMPLETE if incomplete else CoverageStatus.COMPLETE)
 
 
 class _Targets:
@@ -146,7 +155,7 @@ class _Heads:
 
     def __init__(self, facts: Facts, model: ModelFacts, filled: Evidence) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
-        named = (stored_config.get("architectures") if stored_config else None) or model.architectures
+        named = architectures_of(stored_config) or model.architectures
         other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
         root = root_declaration(model)
         self._prefix = f"{root.base_model_prefix}." if root else "."

@@ -38,6 +38,7 @@ class SourceClass(enum.Enum):
     CUT_BY_CONFIG = "cut_by_config"
     BEYOND_CONFIG = "beyond_config"
     OTHER_STATE = "other_state"
+    OTHER_RANK = "other_rank"  # another stage of the pipeline takes it
 
 
 class CoverageStatus(enum.Enum):

@@ -1,0 +1,147 @@
+"""Hostile and clumsy input from the command line: never a traceback, a hang, or a green that nothing stands behind."""
+
+import json
+import os
+import struct
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from shardlint.checkpoint.files import MAX_LISTED, listed
+from shardlint.checkpoint.inert_pickle import StreamError, read_stream
+from shardlint.names import csv_cell
+from shardlint.report.json import encode
+from shardlint.weights.storage.stored_tensors import Files, ReadError, TensorSource
+
+BUILDERS = """
+import asyncio, os, sys, threading
+class Odd(BaseException):
+    def __str__(self): raise RuntimeError("no text")
+def cancelled(): raise asyncio.CancelledError
+def generator_exit(): raise GeneratorExit
+def odd(): raise Odd
+"""
+
+
+def stored(folder, header, body=b""):
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + body)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"a":{"dtype":"F32","shape":[-0],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":"F32","shape":[2, -0],"data_offsets":[0,0]}}',
+        b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[-0,0]}}',
+        b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0, -0]}}',
+    ],
+)
+def test_minus_zero_is_no_size(run, tmp_path, header):
+    assert run("lint", stored(tmp_path / "c", header)).status == 1
+
+
+@pytest.mark.parametrize("name", ["x-0", ",-0", "[-0"])
+def test_minus_zero_in_a_name_is_none(run, tmp_path, name):
+    header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    assert run("lint", stored(tmp_path / "c", header, bytes(4))).status == 0
+
+
+@pytest.mark.parametrize("value", [True, 5, 1.5, "LlamaForCausalLM", {"a": 1}, [1, None], [[]], None])
+@pytest.mark.parametrize("key", ["architectures", "model_type", "quantization_config", "text_config"])
+def test_raw_values_of_a_configuration_crash_nothing(run, tmp_path, key, value):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({key: value}))
+    shown = run("lint", tmp_path)
+    assert "internal error" not in shown.err
+    assert "crashed" not in shown.out
+
+
+@pytest.mark.parametrize("name", ["", " ", "\t"])
+def test_a_name_without_characters_is_shown_in_quotes(run, tmp_path, name):
+    save_file({"weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    index = {"weight_map": {"weight": "model.safetensors", name: "model.safetensors"}}
+    (tmp_path / "model.safetensors").rename(tmp_path / "part.safetensors")
+    text = json.dumps(index).replace("model.", "part.")
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    shown = run("lint", tmp_path)
+    assert shown.status == 1
+    assert "D506" in shown.out
+
+
+@pytest.mark.parametrize("name", ["cancelled", "generator_exit", "odd"])
+def test_whatever_a_builder_raises_is_a_finding(run, tmp_path, name):
+    (tmp_path / "builders.py").write_text(BUILDERS)
+    shown = run("lint", f"builders.py:{name}")
+    assert "D201" in shown.out
+    assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("/dev/zero",), ("~nobodyx/foo",), ("c", "--sample", "nan"), ("c", "--checkpoint", "c"), ("f.safetensors",)],
+)
+def test_what_cannot_be_used_is_2_without_an_internal_error(run, tmp_path, arguments):
+    stored(tmp_path / "c", b"{}")
+    os.mkfifo(tmp_path / "f.safetensors")
+    shown = run("lint", *arguments)
+    assert shown.status == 2
+    assert "internal error" not in shown.err
+
+
+def test_two_reports_to_standard_output_are_one_too_many(run, clean):
+    shown = run("lint", clean, "--output-format", "text", "--output-format", "json:/dev/stdout")
+    assert (shown.status, "both go to standard output" in shown.err) == (2, True)
+
+
+def test_many_other_files_hide_no_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardlint.checkpoint.files.MAX_LISTED", 3)
+    for number in range(50):
+        (tmp_path / f"{number}.txt").touch()
+    for number in range(3):
+        (tmp_path / f"z{number}.safetensors").touch()
+    names, problems = listed(tmp_path)
+    assert {name for name in names if name.startswith("z")} == {"z0.safetensors", "z1.safetensors", "z2.safetensors"}
+    assert not problems
+    (tmp_path / "z3.safetensors").touch()
+    assert "1 more files of weights" in listed(tmp_path)[1][0].detail
+    assert MAX_LISTED == 20_000
+
+
+def test_copies_of_one_list_are_counted(monkeypatch):
+    monkeypatch.setattr("shardlint.checkpoint.inert_pickle.MAX_COPIED", 1000)
+    stream = b"\x80\x02]q\x00(" + b"N" * 100 + b"e0(" + b"Nh\x00R" * 11 + b"l."
+    with pytest.raises(StreamError, match="copies more"):
+        read_stream(stream)
+
+
+@pytest.mark.parametrize("change", ["in place", "replaced", "deleted", "pipe"])
+def test_a_file_that_changes_while_it_is_compared_is_an_error(tmp_path, change):
+    path = tmp_path / "a"
+    path.write_bytes(bytes(8))
+    source = TensorSource(key="a", shape=(2,), dtype=torch.float32, path=path, begin=0)
+
+    def compared():
+        with Files() as files:
+            files.read_into(source, memoryview(bytearray(8)), 0)
+            if change == "in place":
+                path.write_bytes(b"1" * 8)
+                os.utime(path, ns=(1, 1))
+            else:
+                path.unlink()
+            if change == "replaced":
+                path.write_bytes(bytes(8))
+            if change == "pipe":
+                os.mkfifo(path)
+
+    with pytest.raises(ReadError, match="changed while it was compared"):
+        compared()
+
+
+def test_cells_and_documents_hold_nothing_that_acts():
+    assert [csv_cell(text) for text in ("=1+1", "@a", "-x", "a\x1b", "-1.5", 3)] == [
+        "'=1+1", "'@a", "'-x", "a\\x1b", "-1.5", 3,
+    ]  # fmt: skip
+    assert encode({"a": "\u202e\x9b\u2028"}).isascii()

@@ -1,0 +1,16 @@
+"""`python -m tests.fuzz --count N --start SEED`: the table, and the seeds that went wrong."""
+
+import argparse
+import sys
+
+from .running import table
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--count", type=int, default=1000)
+parser.add_argument("--start", type=int, default=0)
+chosen = parser.parse_args()
+counts, wrong = table(range(chosen.start, chosen.start + chosen.count))
+print(f"inputs: {chosen.count}")
+print(*(f"{what}: {number}" for what, number in sorted(counts.items())), sep="\n")
+print("seeds that went wrong:", *wrong)
+sys.exit(bool(wrong))
