@@ -23,7 +23,7 @@ FLAGS = {
     "lint": {"--heavy", "--fail-level", "--exit-zero", "--as-of", "--no-suppressions", "--show-suppressed"}
     | {"--output-format", "--color", "-q", "--quiet", "-v", "--verbose", "--timing", "--collapse", "--no-collapse"}
     | {"--rank-timeout"}
-    | {"--reference", "--sample", "--max-memory", "--replicas", "--weight-report", "--external"}
+    | {"--reference", "--allow-cast", "--sample", "--max-memory", "--replicas", "--weight-report", "--external"}
     | PACKS
     | SELECTION
     | TARGET

@@ -56,6 +56,9 @@ lint:
 #   renames:
 #     - {from: "transformer.*", to: "model.*"}
 #   allow-overlay: false
+#   allow-cast: [bfloat16]        # beside --reference: a cast to this dtype is meant
+#   fuse:
+#     - {from: ["h.*.q.weight", "h.*.k.weight", "h.*.v.weight"], to: "h.*.qkv.weight", dim: 0}
 
 # report:
 #   output-format: [text, "json:report.json"]

@@ -2,7 +2,7 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
+from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RenameFacts, RepeatedKey
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -134,6 +134,7 @@ __all__ = [
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",
+    "RenameFacts",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",

@@ -43,6 +43,7 @@ def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if options.show_suppressed and report.suppressed:
         yield from _suppressed(report.suppressed, options, style)
     yield from _coverage(report, options, style)
+    yield from _examined(report, options, style)
     yield from _outcomes(report, options, style)
     if options.timing:
         yield from _timing(report, style)
@@ -163,6 +164,16 @@ def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, styl
         )
         yield from wrap(f"{suppressed.reason} ({suppressed.source}{until})", options.width, "      ")
     yield ""
+
+
+def _examined(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    """What rules compared with what, where they say so: what a PASS rests on."""
+    told = [outcome for outcome in report.outcomes if outcome.examined]
+    if told:
+        yield style.paint("Examined", "bold")
+        for outcome in told:
+            yield from wrap(f"{outcome.code}: {printable(outcome.examined)}", options.width, "  ", "    ")
+        yield ""
 
 
 def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
