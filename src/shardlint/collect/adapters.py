@@ -132,7 +132,8 @@ def _carries(module: Any, adapter: str) -> bool:
     """Whether the module holds a layer of the adapter beside what it adapts."""
     children = registry(module, "_modules")
     if "base_layer" not in children:
-        return False
+        # A prompt for attention stands around the module itself; that of one adapter at a time is in the model.
+        return "adaption_prompt" in registry(module, "_parameters")
     holders = [children[name] for name in children if name != "base_layer"]
     return any(
         adapter in {text(key) for key in (*registry(holder, "_modules"), *registry(holder, "_parameters"))}
