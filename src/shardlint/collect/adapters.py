@@ -25,14 +25,14 @@ _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
     """Every adapter of every module that declares some; an inner module that repeats an outer one's is left out."""
     adapters = []
-    seen: set[int] = set()
+    seen: set[tuple[str, int]] = set()  # several adapters may share one configuration
     for module in walk.modules:
         declared = module.values.get("peft_config")
         if not isinstance(declared, Mapping):
             continue
         for name, config in declared.items():
-            if isinstance(name, str) and id(config) not in seen:
-                seen.add(id(config))
+            if isinstance(name, str) and (name, id(config)) not in seen:
+                seen.add((name, id(config)))
                 adapters.append(_adapter(walk, module, name, config))
     return tuple(adapters)
 
