@@ -34,8 +34,9 @@ from peft import (
     inject_adapter_in_model,
     prepare_model_for_kbit_training,
 )
-from support.everyday import Setups, adamw, stepped
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+
+from support.everyday import Setups, adamw, stepped
 
 everyday = Setups()
 TOKENS = torch.arange(2, 18).reshape(2, 8)
@@ -104,9 +105,7 @@ CONFIGS = {
     "random_bases": lambda: RandLoraConfig(r=4, target_modules=["q_proj", "v_proj"], **TASK),
     "miss": lambda: MissConfig(r=4, target_modules=["q_proj", "v_proj"], **TASK),
     "road": lambda: RoadConfig(variant="road_1", group_size=4, target_modules=["q_proj", "v_proj"], **TASK),
-    "trained_tokens": lambda: TrainableTokensConfig(
-        token_indices=[3, 4], target_modules=["embed_tokens"], **TASK
-    ),
+    "trained_tokens": lambda: TrainableTokensConfig(token_indices=[3, 4], target_modules=["embed_tokens"], **TASK),
     "sparse_high_rank": lambda: ShiraConfig(r=4, target_modules=["q_proj", "v_proj"], **TASK),
     "circulant": lambda: C3AConfig(block_size=16, target_modules=["q_proj", "v_proj"], **TASK),
     "bounded_lora": lambda: DeloraConfig(r=4, target_modules=["q_proj", "v_proj"], **TASK),
@@ -168,7 +167,10 @@ def adapter_over_four_bits():
             for name, child in list(owner.named_children()):
                 if isinstance(child, torch.nn.Linear):
                     quantised = bnb.nn.Linear4bit(
-                        child.in_features, child.out_features, bias=False, quant_type="nf4",
+                        child.in_features,
+                        child.out_features,
+                        bias=False,
+                        quant_type="nf4",
                         compute_dtype=torch.float32,
                     )
                     quantised.load_state_dict(child.state_dict())

@@ -5,10 +5,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from support.everyday import Setups, adamw, score, stepped
 from torch import nn
 
 import shardlint
+from support.everyday import Setups, adamw, score, stepped
 
 everyday = Setups()
 
@@ -384,7 +384,6 @@ def autocast_to_bfloat16():
     return shardlint.Target(model=model, optimizer=optimizer, trace=trace)
 
 
-
 @everyday
 def main_copies_in_float32():
     model = network().to(torch.bfloat16)
@@ -410,7 +409,7 @@ def loop_that_updates_by_hand():
         score(model(batch())).backward()
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter -= 0.1 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=0.1)
                 parameter.grad = None
     return shardlint.Target(model=model, trace=trace)
 

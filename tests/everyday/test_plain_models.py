@@ -4,8 +4,9 @@ import math
 
 import torch
 import torch.nn.functional as F
-from support.everyday import Setups, adamw, stepped
 from torch import nn
+
+from support.everyday import Setups, adamw, stepped
 
 everyday = Setups()
 TOKENS = torch.arange(12).reshape(2, 6)
@@ -21,9 +22,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        q, k, v = (
-            t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.c_attn(x).split(width, dim=2)
-        )
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in self.c_attn(x).split(width, dim=2))
         weights = (q @ k.transpose(-2, -1)) / math.sqrt(k.size(-1))
         weights = weights.masked_fill(self.bias[:, :, :length, :length] == 0, float("-inf")).softmax(-1)
         return self.c_proj((weights @ v).transpose(1, 2).reshape(batch, length, width))
@@ -187,9 +186,7 @@ def resnet_in_channels_last():
 
 @everyday
 def resnet_with_synchronised_batch_norm_fused():
-    model = torch.ao.quantization.fuse_modules(
-        ResNet().eval(), [["conv1", "bn1"]], inplace=False
-    )
+    model = torch.ao.quantization.fuse_modules(ResNet().eval(), [["conv1", "bn1"]], inplace=False)
     return stepped(model.train(), adamw(model), images(), loss=labelled)
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from support.everyday import Setups, adamw, score, stepped
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 
 import shardlint
+from support.everyday import Setups, adamw, score, stepped
 
 everyday = Setups()
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -172,9 +172,7 @@ def first_version_of_fully_sharded():
 def first_version_with_flat_parameters():
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    model = FullyShardedDataParallel(
-        Model(), auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu")
-    )
+    model = FullyShardedDataParallel(Model(), auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device("cpu"))
     return stepped(model, adamw(model), TOKENS)
 
 

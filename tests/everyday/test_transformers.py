@@ -4,10 +4,10 @@ import tempfile
 
 import torch
 import transformers
-from support.everyday import Setups, adamw, stepped
 from transformers import AutoModelForCausalLM
 
 import shardlint
+from support.everyday import Setups, adamw, stepped
 
 everyday = Setups()
 TOKENS = torch.arange(4, 20).reshape(2, 8)
@@ -91,9 +91,7 @@ def llama_saved_and_loaded():
 @everyday
 def llama_classifier():
     config = transformers.LlamaConfig(**SMALL, num_labels=3)
-    return trained(
-        transformers.LlamaForSequenceClassification(config), input_ids=TOKENS, labels=torch.tensor([0, 2])
-    )
+    return trained(transformers.LlamaForSequenceClassification(config), input_ids=TOKENS, labels=torch.tensor([0, 2]))
 
 
 @everyday
@@ -110,9 +108,7 @@ def bert_for_masked_language():
 @everyday
 def bert_classifier():
     config = transformers.BertConfig(**OLD, num_labels=3)
-    return trained(
-        transformers.BertForSequenceClassification(config), input_ids=TOKENS, labels=torch.tensor([0, 2])
-    )
+    return trained(transformers.BertForSequenceClassification(config), input_ids=TOKENS, labels=torch.tensor([0, 2]))
 
 
 @everyday

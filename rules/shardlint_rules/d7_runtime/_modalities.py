@@ -11,7 +11,10 @@ from shardlint.names import owner_of
 
 _KINDS = (
     ("image", re.compile(r"(?:^|_)(?:pixel|image|img|picture|video|frame|vision|visual)s?(?:_|$)")),
-    ("audio", re.compile(r"(?:^|_)(?:audio|speech|wave|waveform|mel|spectrogram)s?(?:_|$)|^input_(?:features|values)$")),
+    (
+        "audio",
+        re.compile(r"(?:^|_)(?:audio|speech|wave|waveform|mel|spectrogram)s?(?:_|$)|^input_(?:features|values)$"),
+    ),
 )
 _OPTIONAL = re.compile(r"(\w+)=None\b")
 _NAMES = re.compile(r"[(,]\s*\*{0,2}(\w+)")

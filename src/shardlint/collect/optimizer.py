@@ -137,7 +137,9 @@ class _Collection:
                 main=None if main is None else self.specs.add(main),
                 main_gradient=self.first_of((tensor, *MAIN_GRADIENT), (main, "grad")),
                 has_gradient=_has_gradient(tensor),
-                zero_gradient=_is_zero(tensor) if _has_gradient(tensor) and not read(tensor, "requires_grad") else False,
+                zero_gradient=_is_zero(tensor)
+                if _has_gradient(tensor) and not read(tensor, "requires_grad")
+                else False,
             )
         )
 

@@ -224,7 +224,7 @@ def _tells_state(group: Any) -> bool:
     return isinstance(first(group, "is_unsharded"), bool)
 
 
-def _parameters_of(module: Any) -> dict[str, Any]:
+def _parameters_of(module: Any) -> Mapping[str, Any]:
     """The live registry of the module's parameters, when all of them are such: sharding puts other tensors there."""
     import torch
 
