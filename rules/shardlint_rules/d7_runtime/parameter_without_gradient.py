@@ -107,7 +107,7 @@ class ParameterWithoutGradient(Rule):
                 (gradient,) if alone else together,
                 missing=id(gradient) in numbers,
                 cut=bool(cut.intersection(gradient.units)),
-                unasked=functional or ("" if runtime.reached(gradient) else modalities.not_given(gradient)),
+                unasked=functional or (modalities.not_given(gradient) if id(gradient) in numbers else ""),
             )
 
     def judge(self, parameter: _Parameter, facts: Facts) -> Iterator[Finding]:
