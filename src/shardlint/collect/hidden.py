@@ -49,6 +49,8 @@ def hidden_places(walked: Walk) -> list[HiddenPlace]:
 
     places = []
     for module in walked.modules:
+        if module.wrapper is not None:
+            continue  # what shards keeps its flat parameters in lists of its own
         for name, value in list(module.values.items()):
             if name in _REGISTRIES or not isinstance(value, (list, tuple, dict, set)) or not value:
                 continue
