@@ -37,8 +37,9 @@ def model(stage="", victim="0", number="9"):
         os.kill(os.getpid(), int(number))
         time.sleep(1)
 
-    found = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 3, bias=False)})
-    found.a.weight.data[:] = torch.arange(12.0).reshape(3, 4)
+    found = torch.nn.ModuleDict({name: torch.nn.Linear(4, 3, bias=False) for name in "abcdef"})
+    for part in found.values():
+        part.weight.data[:] = torch.arange(12.0).reshape(3, 4)
     if os.environ["RANK"] != str(victim):
         return found
     if stage == "building":
@@ -70,7 +71,8 @@ class Seen:
 def strike(folder, stage, victim, how):
     """Run a job of the command in which `victim` is struck at `stage`. No process outlives the call."""
     (folder / "build.py").write_text(BUILD)
-    save_file({"a.weight": torch.arange(12.0).reshape(3, 4)}, folder / "model.safetensors")
+    stored = {f"{name}.weight": torch.arange(12.0).reshape(3, 4) for name in "abcdef"}  # ranks take turns to read
+    save_file(stored, folder / "model.safetensors")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
