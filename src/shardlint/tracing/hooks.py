@@ -8,7 +8,7 @@ from typing import Any
 
 from ..collect.sharding.fsdp2 import state_of
 from ..introspect.versioned import UNKNOWN, first
-from ..introspect.walk import registry
+from ..introspect.wrappers import registry
 from .recorder import Recorder, graph_task
 from .units import LiveUnit, Tree
 
