@@ -145,3 +145,23 @@ def test_cells_and_documents_hold_nothing_that_acts():
         "'=1+1", "'@a", "'-x", "a\\x1b", "-1.5", 3,
     ]  # fmt: skip
     assert encode({"a": "\u202e\x9b\u2028"}).isascii()
+
+
+def test_facts_that_refer_to_nothing_name_the_field_and_blame_no_pack(run, tmp_path):
+    parameters = [{"fqn": "a", "owner": "a", "layout": -1, "identity": 0}]
+    (tmp_path / "facts.json").write_text(json.dumps({"version": 1, "sharding": {"parameters": parameters}}))
+    shown = run("lint", "facts.json")
+    assert (shown.status, "sharding.parameters[0].layout" in shown.err) == (2, True)
+    assert "SL001" not in shown.out
+
+
+def test_findings_beyond_the_limit_are_counted_and_the_others_kept(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("shardlint.engine.runner.FINDING_LIMIT", 5)
+    save_file({"a": torch.zeros(1)}, tmp_path / "part.safetensors")
+    keys = dict.fromkeys(["a", *(f"wrong{number}" for number in range(12))], "part.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": keys}))
+    shown = run("lint", tmp_path, "--select", "D5", "-v")
+    assert shown.status == 1
+    assert "crashed" not in shown.out
+    assert "SL001" not in shown.out
+    assert "the first 5 findings are listed, and 7 more were found" in " ".join(shown.out.split())
