@@ -1,10 +1,10 @@
 """
 Facts as JSON: encode, decode, schema.
 
-A facts file is one JSON object with a `version`. A newer version is refused; so are unknown fields, duplicate keys
-wrong types and numbers of records that are not there, each named with its path. JSON has no NaN and no infinities: `freeze` keeps them as the texts `NaN`,
-`Infinity` and `-Infinity`, and a file with the bare words is refused. Names that are no Unicode text (file names in
-another encoding) are written with backslash escapes.
+A facts file is one JSON object with a `version`. A newer version is refused; so are unknown fields, duplicate keys,
+wrong types and numbers of records that are not there, each named with its path. JSON has no NaN and no infinities:
+`freeze` keeps them as the texts `NaN`, `Infinity` and `-Infinity`, and a file with the bare words is refused. Names
+that are no Unicode text (file names in another encoding) are written with backslash escapes.
 """
 
 from __future__ import annotations
