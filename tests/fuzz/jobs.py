@@ -1,5 +1,5 @@
 """
-`python -m tests.fuzz.jobs --count N`: jobs of two ranks of which one is killed, frozen or told to end at a random moment.
+`python -m tests.fuzz.jobs --count N`: jobs of two ranks, one of which is killed, frozen or told to end at any moment.
 
 No rank runs beyond the limits, no report is half written, and no surviving rank calls a job green that lost one.
 """
