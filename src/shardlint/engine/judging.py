@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..target import LiveTarget
 
 FACTS_ALONE = "it needs the live model and its checkpoint, and facts alone were given"
-FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
+FINDING_LIMIT = 300_000  # of one rule, that are kept: more would only end the machine's memory
+COUNT_LIMIT = 3_000_000  # of one rule, that are counted: more is a rule that never ends
 
 
 @define
@@ -26,12 +27,20 @@ class SubjectTally:
     """What one rule has said so far."""
 
     findings: list[Finding] = field(factory=list)
+    beyond: int = 0
     judged: int = 0
     unknown: int = 0
     first_unknown: str = ""
     unfinished: bool = False
     examined: list[str] = field(factory=list)
     own_counts: int = 0
+
+    def keep(self, finding: Finding) -> None:
+        """Keep a finding, and only count it when there are too many already."""
+        if len(self.findings) < FINDING_LIMIT:
+            self.findings.append(finding)
+        else:
+            self.beyond += 1
 
     def could_not_judge(self, name: str, why: UnknownFact) -> None:
         """Count a subject that could not be judged."""
@@ -95,10 +104,10 @@ def _collect(result: object, rule: Rule, tally: SubjectTally) -> None:
             if isinstance(finding, Examined):
                 tally.add(finding)
                 continue
-            problem = _problem(finding, rule, len(tally.findings))
+            problem = _problem(finding, rule, len(tally.findings) + tally.beyond)
             if problem:
                 raise PackFault(problem, _frame_in(result, rule))
-            tally.findings.append(finding)
+            tally.keep(finding)
     finally:
         if inspect.isgenerator(result):
             with suppress(Exception):
@@ -110,8 +119,8 @@ def _problem(finding: object, rule: Rule, count: int) -> str:
         return f"it must yield Finding objects, and yielded {type(finding).__name__}"
     if (finding.code, finding.name, finding.phase) != (rule.code, rule.name, rule.phase):
         return f"it must yield findings of {rule.code} {rule.name}, and yielded one of {finding.code} {finding.name}"
-    if count >= FINDING_LIMIT:
-        return f"it yielded more than {FINDING_LIMIT} findings and was stopped"
+    if count >= COUNT_LIMIT:
+        return f"it yielded more than {COUNT_LIMIT} findings and was stopped"
     return ""
 
 

@@ -344,6 +344,8 @@ def _result(rule: Rule, tally: SubjectTally) -> _Result:
 
 
 def _reason(rule: Rule, tally: SubjectTally) -> str:
+    if tally.beyond:
+        return f"the first {len(tally.findings):,} findings are listed, and {tally.beyond:,} more were found"
     whole = tally.judged + tally.unknown
     if tally.unknown and whole > 1 and not tally.unfinished:
         return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
