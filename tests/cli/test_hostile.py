@@ -161,7 +161,7 @@ def test_facts_that_refer_to_nothing_name_the_field_and_blame_no_pack(run, tmp_p
 
 
 def test_findings_beyond_the_limit_are_counted_and_the_others_kept(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("shardlint.engine.runner.FINDING_LIMIT", 5)
+    monkeypatch.setattr("shardlint.engine.judging.FINDING_LIMIT", 5)
     save_file({"a": torch.zeros(1)}, tmp_path / "part.safetensors")
     keys = dict.fromkeys(["a", *(f"wrong{number}" for number in range(12))], "part.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": keys}))
