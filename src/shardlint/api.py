@@ -24,7 +24,7 @@ from .facts import Facts, FrozenDict, Section
 from .lint_options import LintOptions, check_config, check_facts
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
 from .ranks.rows import text_of
-from .report.from_facts import collection_findings, coverage_mapping, job_findings, metadata_of
+from .report.from_facts import collection_findings, guarded_coverage, job_findings, metadata_of
 from .report.model import Report, untrusted, verdict_of
 from .rule import Cost, Severity
 from .target import LiveTarget, Target, check_target, completed
@@ -107,7 +107,9 @@ class Session:
         started = time.perf_counter()
         with gc_paused():
             evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live, agree=agree)
+        coverage, faults = guarded_coverage(facts)
         engine = (
+            *faults,
             *self.registry.diagnostics,
             *self.selection.diagnostics,
             *collection_findings(facts),
@@ -140,7 +142,7 @@ class Session:
             outcomes=outcomes,
             blocked_by=blocked_by,
             metadata=metadata_of(facts, self.registry, self._settings_used()),
-            coverage=coverage_mapping(facts),
+            coverage=coverage,
             seconds=time.perf_counter() - started,
         )
         return LintRun(report=report, suppressed=hidden)

@@ -19,7 +19,7 @@ TRIED: Mapping[str, tuple[str, str]] = {"torch": ("2.6.0", "2.14.1"), "transform
 _LIMITS = (
     ("transformers", "5.0", "weights that bitsandbytes packs, and loads that decode, are not planned nor compared"),
     ("transformers", "5.0", "a tie that a class makes by its own _tie_weights is not seen once it is broken"),
-    ("transformers", "5.5", "some architectures cannot be built from config.json alone; give the live model then"),
+    ("transformers", "5.5.4", "some architectures cannot be built from config.json alone; give the live model then"),
     ("torch", "2.12", "which original tensor the shards of one FSDP2 parameter belong to is unknown"),
 )
 

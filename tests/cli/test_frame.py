@@ -23,12 +23,12 @@ FLAGS = {
     "lint": {"--heavy", "--fail-level", "--exit-zero", "--as-of", "--no-suppressions", "--show-suppressed"}
     | {"--output-format", "--color", "-q", "--quiet", "-v", "--verbose", "--timing", "--collapse", "--no-collapse"}
     | {"--rank-timeout"}
-    | {"--reference", "--sample", "--max-memory", "--replicas", "--weight-report"}
+    | {"--reference", "--allow-cast", "--sample", "--max-memory", "--replicas", "--weight-report", "--external"}
     | PACKS
     | SELECTION
     | TARGET
     | HELP,
-    "snapshot": {"-o", "--output"} | PACKS | TARGET | HELP,
+    "snapshot": {"-o", "--output", "--external"} | PACKS | TARGET | HELP,
     "ownership": {"-o", "--output", "--output-format", "--collapse", "--no-collapse", "--match", "--rank"}
     | PACKS
     | TARGET

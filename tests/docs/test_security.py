@@ -20,4 +20,7 @@ def test_every_limit_of_the_page_exists_and_has_its_value():
     assert values["MAX_DIMS"] == 64
     assert (values["CPU_SECONDS"], values["MEMORY"]) == (20, 4 * 2**30)
     assert values["FINDING_LIMIT"] == 300_000
+    assert values["WALL_SECONDS"] == 120
+    assert values["MAX_FOLDERS"] == 200
+    assert values["COUNT_LIMIT"] == 3_000_000
     assert values["MAX_FACTS"] == 2**30

@@ -26,6 +26,6 @@ def test_a_loop_that_catches_everything_is_given_up(monkeypatch):
 
 
 def test_memory_beyond_the_limit_is_an_error_and_the_limit_goes():
-    with pytest.raises(MemoryError), build_limits._memory(64 * 2**20):
+    with pytest.raises(MemoryError), build_limits.memory_limit(64 * 2**20):
         bytearray(2**30)
     assert len(bytearray(2**28)) == 2**28

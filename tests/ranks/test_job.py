@@ -2,6 +2,8 @@
 
 import threading
 
+from attrs import evolve
+
 from shardlint.engine.runner import Hindrance, Outcome, Status
 from shardlint.facts import FrozenDict
 from shardlint.ranks.job import Job, JobReport
@@ -146,3 +148,23 @@ def test_the_first_rank_does_not_wait_for_ever_for_readers_that_died(monkeypatch
     monkeypatch.setattr(converse._Turn, "have_read", lambda _turn: None)
     joint = run_ranks(2, lambda place: Job(place, 5.0).agree(report()))
     assert joint[0][0].exit_status == 0
+
+
+def test_a_report_that_every_rank_has_is_not_sent():
+    sizes = {}
+    for count in (1, 300):
+        results = run_ranks(4, lambda place, n=count: Job(place, 5.0).agree(report(*map(finding, map(str, range(n))))))
+        assert len({results[rank][0] for rank in range(4)}) == 1
+        assert (len(results[3][0].findings), results[3][0].exit_status) == (count, 1)
+        assert results[3][0].metadata["ranks"] == 4
+        sizes[count] = [(results[rank][1].sent, results[rank][1].received) for rank in range(4)]
+    assert sizes[1] == sizes[300]
+
+
+def test_equal_ranks_get_the_report_of_rank_0():
+    def agree(place):
+        mine = evolve(report(finding("x")), metadata=FrozenDict(rank=place.rank))
+        return Job(place, 5.0).agree(mine)
+
+    joint = run_ranks(3, agree)
+    assert [joint[rank][0].metadata for rank in range(3)] == [{"rank": 0, "ranks": 3}] * 3

@@ -30,22 +30,18 @@ FIELDS = {(name, field.name) for name, kind in CLASSES.items() for field in attr
 # What packs may want to know and no rule of ours does. A field that comes to be read has to leave the list.
 FOR_PACKS = {
     "AdapterFacts.base_type",
-    "AdapterFacts.modules_to_save",
     "ContractFacts.placeholders",
     "FileFacts.header_bytes",
-    "HeldTensor.has_state",
     "MeshFacts.device_type",
     "ModelFacts.aliases_cut",
     "ModelFacts.cycles",
     "ModuleFacts.forward_signature",
     "ModuleFacts.training",
     "OptimizerInstance.wrappers",
-    "PlanFacts.round_trips_checked",
     "UnitEvent.within",
     "UnitFacts.classes",
     "UnitFacts.hooks_alive",
     "UnitFacts.is_root",
-    "ValuesFacts.skipped",
     "WrapperFacts.wrapped_type",
 }
 CONTRACT_FACTS = {

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from shardlint.weights.relations import Held, Holdings, judged, relations_of
+from shardlint.weights.relations import HeldPart, Holdings, judged, relations_of
 
 
 def holdings(peers, *shards, relations=()):
@@ -11,7 +11,7 @@ def holdings(peers, *shards, relations=()):
 
 
 def held(name, *, related=-1, told=True, key="k", **flags):
-    return name, Held(key=key, related=related, told=told, **flags)
+    return name, HeldPart(key=key, related=related, told=told, **flags)
 
 
 def judge(ranks, digests):

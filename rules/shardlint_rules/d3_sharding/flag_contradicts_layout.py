@@ -8,7 +8,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.model_config import config_number
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 
 from ._layouts import live, once, refuse_strange
 
@@ -65,7 +65,7 @@ class FlagContradictsLayout(Rule):
         shards = any(placement.is_shard for placement in layout.source_placements)
         if not shards:
             refuse_strange(layout, source=True)
-        if layout.source_mesh is not None and says != shards:
+        if known(layout.source_mesh) is not None and says != shards:
             found = f"placements {', '.join(placement.text for placement in layout.source_placements)}"
         elif says and flagged.full is not None:
             found = f"the full size {flagged.full} in dim {record.marks.get('partition_dim', 0)}"
@@ -82,4 +82,4 @@ class FlagContradictsLayout(Rule):
 def _is_full(sharding: ShardingFacts, record: OwnershipFacts, vocabulary: int | None) -> bool:
     layout, dim = sharding.layout_of(record), record.marks.get("partition_dim", 0)
     inside = isinstance(dim, int) and 0 <= dim < len(layout.global_shape) == 2
-    return layout.source_mesh is None and inside and layout.global_shape[dim] == vocabulary
+    return known(layout.source_mesh) is None and inside and layout.global_shape[dim] == vocabulary

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import Box
-from shardlint.facts import LayoutFacts, OwnershipFacts
+from shardlint.facts import LayoutFacts, OwnershipFacts, known
 
 from ._layouts import live, once, refuse_strange
 
@@ -43,7 +43,7 @@ class LayoutLies(Rule):
         sharding = facts.require(Section.SHARDING)
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
-            on_mesh = layout.mesh is not None or layout.source_mesh is not None
+            on_mesh = known(layout.mesh) is not None or known(layout.source_mesh) is not None
             if "boxes" in layout.unknown or (on_mesh and layout.replayed_shape is not None):
                 yield record
 
@@ -58,8 +58,8 @@ class LayoutLies(Rule):
         if layout.replayed_shape != layout.local_shape:
             said, real = str(list(layout.replayed_shape or ())), str(list(layout.local_shape))
             what = "local shape"
-        elif layout.boxes is not None and layout.built is not None and layout.boxes != layout.built:
-            said, real = _text(layout.boxes), _text(layout.built)
+        elif (boxes := known(layout.boxes)) is not None and layout.built is not None and boxes != layout.built:
+            said, real = _text(boxes), _text(layout.built)
             what = "part of the tensor"
         else:
             return

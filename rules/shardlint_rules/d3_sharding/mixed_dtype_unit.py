@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import OwnershipFacts, UnitFacts
+from shardlint.facts import OwnershipFacts, UnitFacts, known
 from shardlint.names import ordered
 
 from ._layouts import live
@@ -50,7 +50,7 @@ class MixedDtypeUnit(Rule):
         for record in trainable:
             if not record.dtype:
                 raise NotEvaluated(f"the dtype of {record.fqn} is not known")
-            dtypes.setdefault(record.dtype, []).append(record.fqn)
+            dtypes.setdefault(known(record.dtype), []).append(known(record.fqn))
         if len(dtypes) < 2 or unit.one_dtype_only is False:
             return
         if unit.one_dtype_only is None:

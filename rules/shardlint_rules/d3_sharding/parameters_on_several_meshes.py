@@ -8,7 +8,7 @@ from attrs import field, frozen
 from attrs.validators import in_
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import ordered, ranges
 
 from ._layouts import live, once
@@ -92,7 +92,7 @@ def _by_mesh(sharding: ShardingFacts) -> dict[str, list[OwnershipFacts]]:
     by_mesh: dict[str, list[OwnershipFacts]] = {}
     for record in once(live(sharding.parameters)):
         layout = sharding.layout_of(record)
-        if record.requires_grad and record.optimized is not False and layout.flat is None:
+        if record.requires_grad and known(record.optimized) is not False and known(layout.flat) is None:
             mesh = sharding.mesh(layout.mesh)
             text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {ranges(mesh.ranks)}"
             by_mesh.setdefault(text, []).append(record)

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import glob_matches
 
 from ._layouts import axes_that_shard, live, once, refuse_strange
@@ -77,7 +77,7 @@ class ShardCutsHead(Rule):
         sharding = facts.require(Section.SHARDING)
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
-            on_mesh = layout.source_mesh is not None or "source" in layout.unknown
+            on_mesh = known(layout.source_mesh) is not None or "source" in layout.unknown
             if on_mesh and _family(record.fqn, None, len(layout.global_shape)) is not None:
                 yield record
 

@@ -56,7 +56,7 @@ class UnmanagedTrainableParameter(Rule):
     neither a part of them nor all of them (a root on the tensor-parallel axis), units whose divisor is not that of the
     others over the same ranks, and parameters that were unfrozen after DDP was made, which knows only what was
     trainable then. Sets of ranks that hold the same model with the same first values and never exchange a gradient are
-    a warning.
+    a warning when their meshes were cut from a larger one without an axis for pipeline stages, else information.
 
     ## Why it is unsafe
     Each rank updates its own copy from its own batch. The copies drift apart from the first step on; nothing
@@ -180,15 +180,20 @@ class UnmanagedTrainableParameter(Rule):
         """Sets of ranks that hold one model and exchange nothing."""
         sharding = facts.require(Section.SHARDING)
         trains = any(record.managed and self.trains(record) for record in sharding.parameters)
-        for groups in facts.ranks.twins if facts.ranks is not None and trains else ():
+        if facts.ranks is None or not trains:
+            return
+        severity = Severity.WARNING if _cut_from_a_data_mesh(sharding) else Severity.INFO
+        for groups in facts.ranks.twins:
+            if not any(facts.environment.rank in group for group in groups):
+                continue
             names = " and ".join(ranges(group) for group in groups)
             yield self.finding(
                 subject=f"ranks {names}",
                 kind=SubjectKind.RANK,
-                severity=Severity.WARNING,
+                severity=severity,
                 ranks=tuple(sorted(rank for group in groups for rank in group)),
                 message=f"the ranks {names} hold the same model with the same first values, and never exchange a "
-                "gradient",
+                "gradient" + ("" if severity is Severity.WARNING else ", unless they are stages of a pipeline"),
                 evidence={"groups": groups},
                 key="apart",
             )
@@ -216,6 +221,12 @@ class UnmanagedTrainableParameter(Rule):
             message=f"trainable, but reduced over {ranks_text(ranks)} only; others are over {ranks_text(wider)}",
             evidence={"ranks": wider, "reduced_over": ranks},
         )
+
+
+def _cut_from_a_data_mesh(sharding: ShardingFacts) -> bool:
+    """Whether the meshes leave axes of a larger mesh out, and none of those is called as pipeline stages are."""
+    beyond = {axis.lower() for mesh in sharding.meshes for axis in mesh.beyond}
+    return bool(beyond) and not any(axis.startswith(("pp", "pipe", "stage")) for axis in beyond)
 
 
 def _partly(sharding: ShardingFacts) -> Iterator[tuple[OwnershipFacts, tuple[int, ...]]]:

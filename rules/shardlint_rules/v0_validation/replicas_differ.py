@@ -85,6 +85,8 @@ class ReplicasDiffer(HeavyRule):
             rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             stop=live.stop,
         )
+        if result.crashed:
+            raise RuntimeError(f"the comparison itself failed: {dict(result.errors)[result.crashed[0]]}")
         for rank, text in result.errors:
             yield self.finding(
                 subject=f"rank {rank}",

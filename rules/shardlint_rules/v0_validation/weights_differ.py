@@ -76,7 +76,12 @@ class WeightsDiffer(HeavyRule):
     severity = Severity.ERROR
     noun = "tensor"
     tags = (WHOLE_CHECKPOINT,)
-    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
+    related_config = (
+        "contract.training-only-targets",
+        "contract.inference-only-sources",
+        "checkpoint.renames",
+        "checkpoint.fuse",
+    )
     options_type = WeightOptions
 
     def unready(self, facts: Facts, live: LiveTarget) -> str:
@@ -101,11 +106,14 @@ class WeightsDiffer(HeavyRule):
                 yield self.finding(
                     subject=fault.subject,
                     kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
+                    severity=Severity.INFO if fault.what == "renamed" else None,
                     message=fault.message,
                     evidence=fault.evidence,
                     ranks=fault.ranks,
                     key=fault.what,
                 )
+        if result.crashed:
+            raise RuntimeError(f"the comparison itself failed: {dict(result.errors)[result.crashed[0]]}")
         yield _examined(result)
         unwritten = (f"rank {rank} could not write the weight report: {why}" for rank, why in result.unwritten)
         if why := "; ".join(unwritten) or result.incomplete:
@@ -117,6 +125,7 @@ class WeightsDiffer(HeavyRule):
         return compare_checkpoints(
             checkpoint,
             reference,
+            fusions=live.fusions,
             threads=self.options.threads,
             rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,

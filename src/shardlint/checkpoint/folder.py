@@ -108,10 +108,26 @@ def _choose(folder: Path, names: tuple[str, ...], config: FrozenDict | None, var
     single = f"model.{variant}.safetensors" if variant else SINGLE
     index = f"model.safetensors.index.{variant}.json" if variant else SINGLE + ".index.json"
     if single in names:
-        return _Choice(format="safetensors", names=(single,))
+        return _Choice(format="safetensors", names=(single,), problems=_stale(folder, names, single, index))
     if index in names:
         return _from_index(folder, index)
     return None if variant else _choose_other(folder, names, config)
+
+
+def _stale(folder: Path, names: tuple[str, ...], single: str, name: str) -> tuple[FileProblem, ...]:
+    """What is wrong with an index beside the single file that wins over it: files that it names are not there."""
+    if name not in names:
+        return ()
+    index, _ = read_index(folder, name)
+    named = sorted(set(index.weight_map.values())) if index else []
+    absent = [file for file in named if not (folder / file).is_file()]
+    if not absent:
+        return ()
+    detail = (
+        f"{absent[0]} is the first of {len(absent)} of its {len(named)} files that are not there; Transformers takes "
+        f"{single}, a program that reads the index finds no weights"
+    )
+    return (FileProblem(file=name, kind="stale-index", detail=detail),)
 
 
 def _choose_other(folder: Path, names: tuple[str, ...], config: FrozenDict | None) -> _Choice | None:

@@ -13,7 +13,7 @@ from attrs import evolve
 
 from ..facts import EMPTY, FrozenDict, StoredOptimizerFacts, StoredParameterState
 from ..introspect.plain import encodable
-from ..names import natural_key
+from ..names import counted, natural_key
 from .dcp_metadata import MAX_DIMS
 from .files import FileRefusedError, inside, opened, read_small
 from .inert_pickle import InertObject, StreamError, read_stream
@@ -21,7 +21,7 @@ from .inert_pickle import InertObject, StreamError, read_stream
 _TORCH_NAMES = ("optimizer.pt", "optimizer.pth", "optimizer.bin")
 _METADATA = ".metadata"
 _MAX_STREAM = 128 * 2**20  # bytes
-_MAX_FOLDERS = 200
+MAX_FOLDERS = 200
 _MAX_PATH = 256  # steps from the top of a state dict to a value
 _MAX_DIGITS = 20  # of an integer that is a key; Python refuses to write one of thousands
 
@@ -35,15 +35,22 @@ def stored_optimizers(folder: Path) -> tuple[StoredOptimizerFacts, ...]:
     """
     if not folder.is_dir():
         return ()
-    read = (_read(folder, name) for name in _names(folder))
-    return tuple(stored for stored in read if stored is not None)
-
-
-def _names(folder: Path) -> Iterator[str]:
     try:
-        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))[:_MAX_FOLDERS]
+        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
     except OSError:
-        return
+        return ()
+    read = (_read(folder, name) for name in _names(folder, inner[:MAX_FOLDERS]))
+    return (*(stored for stored in read if stored is not None), *_left_out(len(inner) - MAX_FOLDERS))
+
+
+def _left_out(count: int) -> Iterator[StoredOptimizerFacts]:
+    """A mark that stands for what the folders beyond the limit may hold."""
+    if count > 0:
+        problem = f"{counted(count, 'more folder')} than the {MAX_FOLDERS} that are looked into may hold states"
+        yield StoredOptimizerFacts(path=".", format="torch", problem=problem)
+
+
+def _names(folder: Path, inner: list[str]) -> Iterator[str]:
     for place in ("", *inner):
         for name in (*_TORCH_NAMES, _METADATA):
             path = f"{place}/{name}" if place else name

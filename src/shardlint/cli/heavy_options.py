@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import click
 from attrs import evolve, frozen
 
+from ..config.schema import CAST_DTYPES
 from .base import Problem, option
 from .options import stacked
 
 if TYPE_CHECKING:
+    from ..config.settings import CheckpointSettings
     from ..facts import Facts
     from ..target import LiveTarget
 
@@ -61,6 +63,15 @@ weight_options: Callable[[Any], Any] = stacked(
     ),
     option(
         "Weights",
+        "--allow-cast",
+        multiple=True,
+        type=click.Choice(CAST_DTYPES),
+        metavar="DTYPE",
+        help="Beside --reference: tensors may have this dtype on purpose where the reference has another one. "
+        "Repeatable.",
+    ),
+    option(
+        "Weights",
         "--sample",
         type=FiniteRange(0.0, 1.0, min_open=True),
         default=1.0,
@@ -94,6 +105,7 @@ class WeightChoices:
     """What the user chose of the options above."""
 
     reference: str | None = None
+    allow_cast: tuple[str, ...] = ()
     sample: float = 1.0
     max_memory: int | None = None
     weight_report: str | None = None
@@ -129,7 +141,13 @@ class WeightChoices:
             why = error.strerror or error
             raise Problem(f"--weight-report {self.weight_report}: expected a folder to write to: {why}") from error
 
-    def apply(self, facts: Facts, live: LiveTarget | None, rank_timeout: float = 0.0) -> LiveTarget | None:
+    def apply(
+        self,
+        facts: Facts,
+        live: LiveTarget | None,
+        settings: CheckpointSettings,
+        rank_timeout: float = 0.0,
+    ) -> LiveTarget | None:
         """
         The live target with these limits.
 
@@ -137,11 +155,19 @@ class WeightChoices:
         """
         from ..target import LiveTarget
 
+        has_model = live is not None and live.model is not None
+        if self.allow_cast and self.reference is None:
+            raise click.UsageError("--allow-cast is about two checkpoints: it needs --reference")
         if self.reference is not None:
-            if live is not None or facts.checkpoint is None:
+            if has_model or facts.checkpoint is None:
                 raise click.UsageError("--reference compares two checkpoints: TARGET must be a checkpoint too")
-            live = LiveTarget(checkpoint=Path(facts.checkpoint.path), reference=Path(self.reference).expanduser())
-        if self.asks and (live is None or live.checkpoint is None):
+            live = LiveTarget(
+                checkpoint=Path(facts.checkpoint.path),
+                reference=Path(self.reference).expanduser(),
+                allow_cast=(*settings.allow_cast, *self.allow_cast),
+                fusions=settings.fusions,
+            )
+        elif self.asks and (live is None or live.checkpoint is None or not has_model):
             option = "--sample" if self.sample < 1.0 else "--weight-report"
             raise click.UsageError(
                 f"{option} is about comparing weights: expected a model and its --checkpoint, or a checkpoint and its "

@@ -97,7 +97,7 @@ def obtain(
             err=True,
         )
     target = resolved.target
-    if target is None or target.model is None:
+    if target is None:
         return facts, None
     checkpoint = request.checkpoint or target.checkpoint
     return facts, live_of(evolve(target, checkpoint=checkpoint), settings)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import evolve
 
+from ..analysis.renames import rename_facts
 from ..contract import Contract, Recipe
 from ..diagnostics import error_text, last_frame
 from ..facts import (
@@ -180,7 +181,8 @@ class Assembly:
             checkpoint = collect_checkpoint(expanded(self.target.checkpoint))
         except CheckpointError as error:
             raise TargetError(str(error)) from None
-        return evolve(checkpoint, overlay_declared=self.options.allow_overlay)
+        renames = rename_facts(self.options.renames, [entry.key for entry in checkpoint.entries])
+        return evolve(checkpoint, overlay_declared=self.options.allow_overlay, renames=renames)
 
     def _plan(self, facts: Facts) -> Any:
         if facts.checkpoint is None:

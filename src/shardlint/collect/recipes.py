@@ -200,7 +200,9 @@ def _usable(value: Any, live: Any, local: Any) -> Any:
     plain = value.detach()
     if not readable(plain) or plain.layout is not torch.strided or bool(torch.isnan(plain).any()):
         raise _RecipeProblemError("expected a plain real tensor with values, none of them NaN")
-    if plain.dtype.is_floating_point and not live.dtype.is_floating_point:
+    if plain.is_complex() != live.is_complex():
+        raise _RecipeProblemError(f"expected the kind of numbers of the buffer ({live.dtype}), got {plain.dtype}")
+    if plain.dtype.is_floating_point and not (live.dtype.is_floating_point or live.is_complex()):
         raise _RecipeProblemError(
             f"expected integers or truth values as in the buffer ({live.dtype}), got {plain.dtype}"
         )

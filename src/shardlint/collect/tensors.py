@@ -190,7 +190,8 @@ def digest_of(tensor: Any) -> str | None:
         return None
     try:
         with torch.no_grad():
-            flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+            # A copy: what `Tensor.numpy` has seen can never be resized again, and FSDP frees its memory by resizing.
+            flat = tensor.detach().clone().cpu().contiguous().reshape(-1).view(torch.uint8)
         return hashlib.blake2b(flat.numpy().data, digest_size=8).hexdigest()
     except Exception:  # sparse, quantised, or of another backend
         return None

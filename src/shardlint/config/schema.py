@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..engine.suppressions import check_rule
+from ..facts.checkpoint import TORCH_DTYPES
 from .contract_table import contract_table
 from .kinds import Boolean, Choice, Date, FilePath, Integer, String
 from .tables import Free, Key, ListOf, MapOf, Table
 
 VERSION = 1
+CAST_DTYPES = tuple(sorted(TORCH_DTYPES.values()))
 LEVELS = ("error", "warning", "info")
 _NAME = String(wanted="a name")
 _GLOB = String(wanted="a glob")
@@ -67,9 +69,31 @@ RENAME = Table(
         Key("to", String(wanted="a replacement"), "What replaces it, as in `re.sub`; `\\1` is group 1.", required=True),
     )
 )
+FUSION = Table(
+    (
+        Key(
+            "from",
+            ListOf(item=String(wanted="a key or pattern"), minimum=2),
+            "The keys that are put together, in order; each `*` is the same text in all and in `to`.",
+            required=True,
+        ),
+        Key("to", String(wanted="a key or pattern"), "The key of the whole.", required=True),
+        Key("dim", Integer(minimum=0), "The dimension along which they are put together.", default=0),
+    )
+)
 CHECKPOINT = Table(
     (
         Key("renames", ListOf(item=RENAME), "How checkpoint keys are renamed, in order."),
+        Key(
+            "allow-cast",
+            ListOf(item=Choice(CAST_DTYPES), bare=True),
+            "Dtypes that a checkpoint may have on purpose where its --reference has another one.",
+        ),
+        Key(
+            "fuse",
+            ListOf(item=FUSION),
+            "Tensors of one checkpoint that its --reference stores as one, or the other way round.",
+        ),
         Key("allow-overlay", Boolean(), "Whether files may hold tensors that the index maps elsewhere.", default=False),
     )
 )

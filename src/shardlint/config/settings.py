@@ -14,6 +14,7 @@ from ..engine.source import DEFAULT, SettingSource
 from ..engine.suppressions import Suppression
 from ..facts import EMPTY, FrozenDict
 from ..rule import Severity
+from ..target import Fusion
 from .files import find_config, is_file, load_file, problem_at, shown
 from .merge import merge
 from .problems import ConfigError, ConfigProblem
@@ -36,9 +37,15 @@ class PackSettings:
 
 @frozen(kw_only=True)
 class CheckpointSettings:
-    """How the checkpoint is read: renames as (from, to), and whether shadow tensors are meant."""
+    """
+    How the checkpoint is read: renames as (from, to), and whether shadow tensors are meant.
+
+    `allow_cast` and `fusions` are for the comparison with another checkpoint.
+    """
 
     renames: tuple[tuple[str, str], ...] = ()
+    allow_cast: tuple[str, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
     allow_overlay: bool = False
 
 
@@ -206,6 +213,11 @@ def _filled(settings: Settings, values: Value) -> Settings:
         contract=None if contract is None else FrozenDict(contract.plain()),
         checkpoint=CheckpointSettings(
             renames=tuple((entry["from"], entry["to"]) for entry in bare.get("checkpoint.renames") or ()),
+            allow_cast=tuple(bare.get("checkpoint.allow-cast") or ()),
+            fusions=tuple(
+                Fusion(sources=tuple(entry["from"]), target=entry["to"], dim=entry.get("dim", 0))
+                for entry in bare.get("checkpoint.fuse") or ()
+            ),
             allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
         ),
         expert_axes=tuple(bare.get("expert-axes") or ()),

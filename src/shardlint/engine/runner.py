@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
-import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,21 +12,20 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
-from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, error_text, rule_crashed
-from ..facts import Facts, Section, UnknownFact
+from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, rule_crashed
+from ..facts import Facts, Section
 from ..facts.codec import decode_facts, encode_facts
 from ..names import counted, natural_key
 from ..plugins.registry import RegisteredRule
-from ..rule import WHOLE, Cost, Examined, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
+from ..rule import Cost, Finding, HeavyRule, Phase, Rule, Severity
+from .judging import FACTS_ALONE, SubjectTally, code_of, judge_all
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
 
 BUILTIN_PACK = "shardlint"
-_FACTS_ALONE = "it needs the live model and its checkpoint, and facts alone were given"
-FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
 
 
 class Status(enum.Enum):
@@ -162,36 +159,6 @@ class _Result:
     examined: str = ""
 
 
-@define
-class _Tally:
-    """What one rule has said so far."""
-
-    findings: list[Finding] = field(factory=list)
-    judged: int = 0
-    unknown: int = 0
-    first_unknown: str = ""
-    unfinished: bool = False
-    examined: list[str] = field(factory=list)
-    own_counts: int = 0
-
-    def could_not_judge(self, name: str, why: UnknownFact) -> None:
-        """Count a subject that could not be judged."""
-        self.unknown += 1
-        self.unfinished |= isinstance(why, Unfinished)
-        if not self.first_unknown:
-            reason = error_text(why) or "the rule did not say what it lacked"
-            self.first_unknown = f"{name}: {reason}" if name else reason
-
-    def add(self, examined: Examined) -> None:
-        """Count what a rule counted for itself."""
-        self.own_counts += 1
-        self.judged += examined.judged
-        self.unknown += examined.unknown
-        self.first_unknown = self.first_unknown or examined.first_unknown
-        if examined.evidence:
-            self.examined.append(examined.evidence)
-
-
 @frozen
 class Hindrance:
     """Why a heavy rule does not run on a rank: what would become of it there, and the reason. No status: it can run."""
@@ -313,7 +280,7 @@ class _Evaluation:
             with suppress(Exception):  # what it raises there it raises again when it runs
                 reason = rule.unready(self._facts, self._live)
         elif isinstance(rule, HeavyRule):
-            reason = _FACTS_ALONE
+            reason = FACTS_ALONE
         return Hindrance(Status.NOT_EVALUATED, reason) if reason else Hindrance()
 
     def _guarded(self, item: SelectedRule) -> _Result:
@@ -322,7 +289,7 @@ class _Evaluation:
             return result
         _restore(self._facts, self._pristine)
         text = "it changed the facts, which are frozen; its findings are not used"
-        return _crash(item, PackFault(text, code_frame(_code_of(item.rule))), ())
+        return _crash(item, PackFault(text, code_frame(code_of(item.rule))), ())
 
     def _evaluate(self, item: SelectedRule) -> _Result:
         before = self._before(item)
@@ -346,10 +313,10 @@ class _Evaluation:
         return None if item.failure is None else _crash(item, item.failure, ())
 
     def _check(self, item: SelectedRule) -> _Result:
-        tally = _Tally()
+        tally = SubjectTally()
         try:
             with redirect_stdout(sys.stderr):  # standard output belongs to the report
-                _judge_all(self._facts, item.rule, self._live, tally)
+                judge_all(self._facts, item.rule, self._live, tally)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
@@ -357,7 +324,7 @@ class _Evaluation:
         return _result(item.rule, tally)
 
 
-def _result(rule: Rule, tally: _Tally) -> _Result:
+def _result(rule: Rule, tally: SubjectTally) -> _Result:
     """What a rule that did not crash has come to."""
     if tally.findings:
         status = Status.FOUND
@@ -376,87 +343,13 @@ def _result(rule: Rule, tally: _Tally) -> _Result:
     )
 
 
-def _reason(rule: Rule, tally: _Tally) -> str:
+def _reason(rule: Rule, tally: SubjectTally) -> str:
+    if tally.beyond:
+        return f"the first {len(tally.findings):,} findings are listed, and {tally.beyond:,} more were found"
     whole = tally.judged + tally.unknown
     if tally.unknown and whole > 1 and not tally.unfinished:
         return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
     return tally.first_unknown
-
-
-def _judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: _Tally) -> None:
-    """Judge the rule's subjects one by one; findings go to the tally, so that a crash leaves those before it."""
-    if isinstance(rule, HeavyRule):
-        _judge_one(rule, WHOLE, functools.partial(_check_live, facts, rule, live), tally)
-        return
-    try:
-        subjects: object = rule.subjects(facts)
-        if not isinstance(subjects, Iterable):
-            text = f"subjects() must return or yield what is judged, and returned {type(subjects).__name__}"
-            raise PackFault(text, code_frame(_code_of(rule)))
-        for subject in subjects:
-            _judge_one(rule, subject, functools.partial(rule.judge, subject, facts), tally)
-    except UnknownFact as why:
-        tally.could_not_judge("", why)
-
-
-def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> object:
-    if live is None:
-        raise NotEvaluated(_FACTS_ALONE)
-    return rule.check_live(facts, live)
-
-
-def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: _Tally) -> None:
-    """Judge one subject, and count it."""
-    counts_before = tally.own_counts
-    try:
-        _collect(judge(), rule, tally)
-    except UnknownFact as why:
-        tally.could_not_judge("" if subject is WHOLE else rule.subject_name(subject), why)
-    else:
-        if tally.own_counts == counts_before:
-            tally.judged += 1
-
-
-def _collect(result: object, rule: Rule, tally: _Tally) -> None:
-    """Put what the rule yields into the tally one by one."""
-    if not isinstance(result, Iterable):
-        text = f"it must return or yield findings, and returned {type(result).__name__}"
-        raise PackFault(text, code_frame(_code_of(rule)))
-    try:
-        for finding in result:
-            if isinstance(finding, Examined):
-                tally.add(finding)
-                continue
-            problem = _problem(finding, rule, len(tally.findings))
-            if problem:
-                raise PackFault(problem, _frame_in(result, rule))
-            tally.findings.append(finding)
-    finally:
-        if inspect.isgenerator(result):
-            with suppress(Exception):
-                result.close()
-
-
-def _problem(finding: object, rule: Rule, count: int) -> str:
-    if not isinstance(finding, Finding):
-        return f"it must yield Finding objects, and yielded {type(finding).__name__}"
-    if (finding.code, finding.name, finding.phase) != (rule.code, rule.name, rule.phase):
-        return f"it must yield findings of {rule.code} {rule.name}, and yielded one of {finding.code} {finding.name}"
-    if count >= FINDING_LIMIT:
-        return f"it yielded more than {FINDING_LIMIT} findings and was stopped"
-    return ""
-
-
-def _code_of(rule: Rule) -> Any:
-    function: Any = rule.judge if type(rule).judge is not Rule.judge else rule.check
-    function = rule.check_live if isinstance(rule, HeavyRule) else function
-    return getattr(inspect.unwrap(function), "__code__", None)
-
-
-def _frame_in(result: object, rule: Rule) -> str:
-    """The line at which a generator stands; where the rule's check begins when it is none."""
-    frame = getattr(result, "gi_frame", None)
-    return code_frame(frame.f_code, frame.f_lineno) if frame else code_frame(_code_of(rule))
 
 
 def _crash(item: SelectedRule, error: BaseException, found: Sequence[Finding]) -> _Result:

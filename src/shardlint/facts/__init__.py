@@ -2,7 +2,16 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import AsideFacts, CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
+from .checkpoint import (
+    AsideFacts,
+    CheckpointFacts,
+    EntryFacts,
+    FileFacts,
+    FileProblem,
+    IndexFacts,
+    RenameFacts,
+    RepeatedKey,
+)
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -135,6 +144,7 @@ __all__ = [
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",
+    "RenameFacts",
     "Renaming",
     "RepeatedKey",
     "ReplacementFacts",

@@ -31,8 +31,9 @@ class MeshFacts:
     """
     A device mesh: axis names (empty when unnamed), sizes, ranks row by row, this rank's coordinate in it.
 
-    Of a slice of a larger mesh, `ranks` are those of the slice that this rank is in. `coordinate` is None when this
-    rank is not part of the mesh.
+    Of a slice of a larger mesh, `ranks` are those of the slice that this rank is in, and `beyond` the axes of the
+    larger one that the slice leaves out, where torch tells them. `coordinate` is None when this rank is not part of the
+    mesh.
     """
 
     axes: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class MeshFacts:
     ranks: tuple[int, ...] = ()
     coordinate: tuple[int, ...] | None = None
     device_type: str = ""
+    beyond: tuple[str, ...] = ()
 
     def coordinate_of(self, rank: int) -> tuple[int, ...] | None:
         """Where `rank` sits in the mesh; None when it does not."""

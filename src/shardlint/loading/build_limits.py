@@ -32,7 +32,7 @@ def build_limits() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or threading.active_count() > 1:
         yield
         return
-    with _time(CPU_SECONDS), _memory(MEMORY):
+    with _time(CPU_SECONDS), memory_limit(MEMORY):
         yield
 
 
@@ -52,7 +52,8 @@ def _time(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _memory(growth: int) -> Iterator[None]:
+def memory_limit(growth: int) -> Iterator[None]:
+    """Let the process grow by at most `growth` bytes in the block; beyond it allocations raise `MemoryError`."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)

@@ -18,6 +18,7 @@ from .build_limits import BuildGivenUp, build_limits
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
 from .releases import frame_of, has_conversions, lacks, version
+from .trial import is_ordinary, try_building
 
 MAX_MODULES = 2_000_000
 _HELPERS = ("no_tie_weights", "meta_device_safe_creation_ops")
@@ -60,6 +61,8 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
     plain = _cleaned(thaw(checkpoint.config), "")
     with _isolated():
         try:
+            if not is_ordinary(plain):
+                try_building(plain)
             with build_limits():
                 config, kind = _config_and_class(plain)
                 model = _model(config, kind, _dtype(config, checkpoint))
@@ -78,6 +81,15 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
                 return BuiltModel(model=model, quantizer=_quantizer(checkpoint.config, config, model, config.dtype))
         except Exception as error:  # most need a library or a device that is not here
             raise _not_built(error) from error
+
+
+def build_plain(plain: dict[str, Any]) -> Any:
+    """Build the model of a configuration that was cleaned. Raises whatever building raises."""
+    import torch
+
+    with _isolated():
+        config, kind = _config_and_class(plain)
+        return _model(config, kind, torch.float32)
 
 
 def _not_built(error: Exception) -> PlanUnknownError:

@@ -18,7 +18,7 @@ from .loader import PlanUnknownError
 _SINCE = {
     "conversion_mapping.get_model_conversion_mapping": "5.0",
     "initialization.no_tie_weights": "5.1",
-    "initialization.meta_device_safe_creation_ops": "5.5",
+    "initialization.meta_device_safe_creation_ops": "5.5.4",
     "quantizers.HfQuantizer.get_weight_conversions": "5.0",
 }
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .converse import Ask
     from .store import RankPlace
 
+_ALIKE = ""
+"""What rank 0 says instead of a report that every rank has."""
+
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others."""
 
@@ -96,6 +99,8 @@ class Job:
             alike: dict[str, list[int]] = {}
             for rank, said in enumerate(digests):
                 alike.setdefault(said, []).append(rank)
+            if len(alike) == 1:
+                return _ALIKE
             others = [ranks[0] for ranks in alike.values() if ranks[0] != 0]
             texts = {0: own} | (ask(others, "report") if others else {})
             reports = [
@@ -103,9 +108,17 @@ class Job:
             ]
             return encode_report(merge(reports, self.place.world_size))
 
-        return decode_report(
-            converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout, last=True)
-        )
+        answer = converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout, last=True)
+        return decode_report(answer) if answer != _ALIKE else self.shared(report)
+
+    def shared(self, report: Report) -> Report:
+        """The report of the job when every rank has the same one: as rank 0's would be, but for times."""
+        metadata = dict(report.metadata)
+        if "rank" in metadata:
+            metadata["rank"] = 0
+        ranks = tuple(range(self.place.world_size))
+        mine = evolve(report, metadata=FrozenDict(metadata))
+        return merge([RanksReport(ranks=ranks, report=mine)], self.place.world_size)
 
     def meet(self) -> None:
         """Return once every rank is here. Raises `JobError` as `agree` does."""

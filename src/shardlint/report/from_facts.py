@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from ..diagnostics import diagnostic
+from ..diagnostics import describe_error, diagnostic, last_frame
 from ..facts import EMPTY, CheckpointFacts, ContractFacts, Facts, FrozenDict, ModelFacts, RankDifference
 from ..names import ranges
 from ..rule import Finding, SubjectKind
@@ -77,6 +77,23 @@ def coverage_mapping(facts: Facts) -> FrozenDict | None:
     coverage = coverage_of(facts)
     unknown = coverage.status is CoverageStatus.NOT_LOADED and facts.checkpoint is not None
     return FrozenDict({**coverage.as_mapping(), **({"reason": coverage.reason} if unknown else {})})
+
+
+def guarded_coverage(facts: Facts) -> tuple[FrozenDict | None, tuple[Finding, ...]]:
+    """The coverage; when it cannot be told for an error, SL002 in its place: what the rules found is kept."""
+    try:
+        return coverage_mapping(facts), ()
+    except Exception as error:
+        what = describe_error(error)
+        finding = diagnostic(
+            "SL002",
+            subject="shardlint",
+            kind=SubjectKind.PACK,
+            message=f"pack shardlint: the coverage of the checkpoint could not be told: {what}",
+            evidence={"collector": "coverage", "section": "coverage", "frame": last_frame(error)},
+            key="coverage",
+        )
+        return None, (finding,)
 
 
 def job_findings(facts: Facts) -> tuple[Finding, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TextIO
 
@@ -16,10 +16,10 @@ from .collapse import FindingGroup, groups
 from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report
 from .options import ReportOptions
+from .settings_used import settings_lines
 from .style import Style
 from .summary import last_line, unknown_coverage
 
-DEFAULT_FAIL_LEVEL = "error"
 MOST_ROWS = 20
 MOST_REASONS = 10
 MOST_RUNS = 6
@@ -43,6 +43,7 @@ def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if options.show_suppressed and report.suppressed:
         yield from _suppressed(report.suppressed, options, style)
     yield from _coverage(report, options, style)
+    yield from _examined(report, options, style)
     yield from _outcomes(report, options, style)
     if options.timing:
         yield from _timing(report, style)
@@ -63,7 +64,8 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if checkpoint:
         counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
         yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
-    yield from _settings(facts.get("settings") or {}, options)
+    for line in settings_lines(facts.get("settings") or {}):
+        yield from wrap(line, options.width, "  ")
     for warning in untried(facts.get("versions") or {}):
         yield from wrap(f"warning: {warning}; shardlint --version -v says what older ones limit", options.width, "  ")
     contract = facts.get("contract")
@@ -71,27 +73,6 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
         replaced = f", in place of the one of {contract['replaces']}" if contract["replaces"] else ""
         yield from wrap(f"contract: {contract['source']}{replaced}", options.width, "  ")
     yield ""
-
-
-def _settings(used: Mapping[str, Any], options: ReportOptions) -> Iterator[str]:
-    """The settings files, and how they shaped the verdict; those that were found and are not used."""
-    if used.get("files"):
-        text = f"settings: {', '.join(used['files'])}"
-        effects = settings_effects(used)
-        yield from wrap(f"{text}: {', '.join(effects)}" if effects else text, options.width, "  ")
-    for warning in used.get("not_used", ()):
-        yield from wrap(f"warning: {warning}", options.width, "  ")
-
-
-def settings_effects(used: Mapping[str, Any]) -> list[str]:
-    """What the settings in `Report.metadata` do to a verdict, in words."""
-    done = (("switched_off", "switched off"), ("lowered", "lowered"), ("suppressed", "suppressed"))
-    effects = [f"{counted(len(used[key]), 'rule')} {what}" for key, what in done if used[key]]
-    effects += [f"options of {counted(len(used['options']), 'rule')}"] if used["options"] else []
-    effects += [f"fail level {used['fail_level']}"] if used["fail_level"] != DEFAULT_FAIL_LEVEL else []
-    effects += ["a contract"] if used["contract"] else []
-    effects += [counted(used["renames"], "rename")] if used["renames"] else []
-    return effects
 
 
 def _rule(findings: Sequence[Finding], options: ReportOptions, style: Style) -> Iterator[str]:
@@ -163,6 +144,16 @@ def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, styl
         )
         yield from wrap(f"{suppressed.reason} ({suppressed.source}{until})", options.width, "      ")
     yield ""
+
+
+def _examined(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    """What rules compared with what, where they say so: what a PASS rests on."""
+    told = [outcome for outcome in report.outcomes if outcome.examined]
+    if told:
+        yield style.paint("Examined", "bold")
+        for outcome in told:
+            yield from wrap(f"{outcome.code}: {printable(outcome.examined)}", options.width, "  ", "    ")
+        yield ""
 
 
 def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:

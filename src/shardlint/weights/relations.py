@@ -24,7 +24,7 @@ from .shards import Shard
 
 
 @frozen(kw_only=True)
-class Held:
+class HeldPart:
     """
     A shard that a rank holds: its key, the number of the set of ranks that a mesh or wrapper relates it to (-1: none).
 
@@ -43,7 +43,7 @@ class Held:
 class Holdings:
     """What one rank holds, by name; the sets of ranks, as ranges; and the ranks that it shares something with."""
 
-    shards: dict[str, Held] = field(factory=dict)
+    shards: dict[str, HeldPart] = field(factory=dict)
     relations: tuple[str, ...] = ()
     peers: str = "0"
 
@@ -78,7 +78,7 @@ class Relations:
         for name, (shard, key) in shards.items():
             related = next((self.direct[alias] for alias in shard.names if alias in self.direct), ())
             number = numbers.setdefault(ranges(related), len(numbers)) if related else -1
-            held[name] = Held(
+            held[name] = HeldPart(
                 key=key,
                 related=number,
                 told=len(shard.global_shape) > 1,

@@ -70,6 +70,10 @@ class Row:
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
     `first` is the first difference, `special` the first element of which a side is not finite. `ranks` are those on
     which the tensor differs, in order.
+
+    `look` says what a tensor that differs looks like, to be read after its name, where that is known (`equals the
+    stored tensor transposed`). `median_abs` is the median of the differences and `bits` the number of low bits in
+    which they lie, of tensors that were looked at again.
     """
 
     kind: RowKind
@@ -91,6 +95,9 @@ class Row:
     operations: tuple[str, ...] = ()
     reason: str = ""
     ranks: tuple[int, ...] = ()
+    look: str = ""
+    median_abs: float | None = None
+    bits: int = 0
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -163,18 +170,22 @@ class Result:
     """
     Everything that a verification found.
 
-    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
-    when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
-    rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
-    `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
-    several ranks hold, and whose digests were compared. `undecided` are tensors whose bits differ between ranks where
-    nothing says that they hold replicas.
+    `errors` are rank errors as (rank, text); `crashed` are the ranks of which the error is a fault of the comparison
+    itself, so that nothing is known of the weights. `incomplete` says in one clause why not everything was looked at;
+    empty when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that
+    each rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as
+    (rank, why). `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of
+    shards that several ranks hold, and whose digests were compared. `undecided` are tensors whose bits differ between
+    ranks where nothing says that they hold replicas. `renamed` are the tensors of a checkpoint that its reference has
+    under another name, with that name: same bits.
     """
 
     rows: tuple[Row, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
     layouts: tuple[WrongLayout, ...] = ()
     replicas: tuple[ReplicaGroup, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
+    crashed: tuple[int, ...] = ()
     undecided: tuple[str, ...] = ()
     incomplete: str = ""
     checkpoint: str = ""

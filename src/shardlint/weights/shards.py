@@ -110,7 +110,7 @@ def shards_of(
     """
     outside = _external(external)
     found: list[Shard] = []
-    if model:
+    if model is not None:
         walked = walk(model)
         beside = layouts_beside(walked)
         found += [shard for item in walked.tensors if (shard := _shard(item, outside, beside)) is not None]

@@ -62,7 +62,7 @@ def run_replicas(model: Any, options: VerifyOptions) -> Result:
 
 
 def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
-    error, interrupted = "", False
+    part, interrupted = RankPart(rank=exchange.rank), False
     shards: tuple[Shard, ...] = ()
     mine: dict[str, str] = {}
     relations = Relations()
@@ -70,22 +70,24 @@ def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
         relations = relations_of(model)
         shards = tuple(filter(relations.keeps, shards_of(model)))
     except Exception as failure:  # told as a rank error, whatever it is
-        error = f"{type(failure).__name__}: {failure}"
+        part.failed(failure)
     orders, groups = replicas.assign(exchange, shards, relations)
     try:
         mine = replicas.digests(shards, orders.digests, options)
     except KeyboardInterrupt:
         interrupted = True
     except Exception as failure:
-        error = error or f"{type(failure).__name__}: {failure}"
+        part.failed(failure)
     judgement = replicas.judgement(groups, replicas.gathered(exchange, mine))
-    said = [msgspec.json.decode(blob, type=tuple[str, bool]) for blob in exchange.gather(_json((error, interrupted)))]
+    told = _json((part.error, part.crashed, interrupted))
+    said = [msgspec.json.decode(blob, type=tuple[str, bool, bool]) for blob in exchange.gather(told)]
     result = Result(
         rows=(),
         replicas=judgement.differing,
         undecided=judgement.undecided,
-        errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
-        incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
+        errors=tuple((rank, text) for rank, (text, _, _) in enumerate(said) if text),
+        crashed=tuple(rank for rank, (_, crashed, _) in enumerate(said) if crashed),
+        incomplete=INTERRUPTED if any(ended for _, _, ended in said) else "",
         world_size=exchange.world_size,
         compared_replicas=judgement.judged,
     )
@@ -130,7 +132,7 @@ class _Verification:
         except PlanUnknownError as error:
             self.part.error, self.part.unplanned = str(error), True
         except Exception as error:  # told as a rank error, whatever it is
-            self.part.error = self.part.error or f"{type(error).__name__}: {error}"
+            self.part.failed(error)
         return None
 
     def _prepare(self) -> _Local:
@@ -213,7 +215,15 @@ class _Verification:
 def _failed(parts: Sequence[RankPart]) -> Result:
     """The result when rank 0, whose plan counts for all, has none."""
     errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
+    crashed = tuple(part.rank for part in parts if part.crashed)
     incomplete = INTERRUPTED if any(part.interrupted for part in parts) else ""
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
-    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts), unwritten=unwritten(parts))
+    return Result(
+        rows=(),
+        errors=errors,
+        crashed=crashed,
+        incomplete=incomplete,
+        world_size=len(parts),
+        unwritten=unwritten(parts),
+    )

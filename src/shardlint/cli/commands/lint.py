@@ -127,6 +127,7 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
     reference: str | None,
+    allow_cast: tuple[str, ...],
     sample: float,
     max_memory: int | None,
     weight_report: str | None,
@@ -152,7 +153,12 @@ def command(
         registry = packs_of(settings, require_pack, disable_pack)
     outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
     weights = WeightChoices(
-        reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report, replicas=replicas
+        reference=reference,
+        allow_cast=allow_cast,
+        sample=sample,
+        max_memory=max_memory,
+        weight_report=weight_report,
+        replicas=replicas,
     )
     session = open_session(
         settings,
@@ -168,7 +174,11 @@ def command(
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
             lambda facts, live, agree: _judged(
-                session, facts, weights.apply(facts, live, chosen.rank_timeout), agree, interruption
+                session,
+                facts,
+                weights.apply(facts, live, settings.checkpoint, chosen.rank_timeout),
+                agree,
+                interruption,
             ),
             chosen.rank_timeout,
             asked=session.asked() | weights.asked() | {"checkpoint": "yes" if checkpoint else "no"},

@@ -78,9 +78,11 @@ def _managed(walk: Walk) -> Iterator[tuple[Any, Any]]:
 
 
 def _add(layouts: dict[int, Beside], tensor: Any, spec: Any, told: Any) -> None:
-    """Remember the layout when it says that the tensor is a part of a larger one."""
+    """Remember the layout when it says that the tensor is a part of a larger one; storage may also be padded."""
     shape, local = ints(told), ints(first(tensor, "shape"))
-    if shape is None or local is None or shape == local or is_dtensor(tensor):
+    if shape is None or local is None or is_dtensor(tensor):
+        return
+    if len(shape) == len(local) and all(size <= stored for size, stored in zip(shape, local, strict=True)):
         return
     live_mesh, live = known(first(spec, "mesh", "device_mesh")), tuple(listed(first(spec, "placements")))
     layouts[id(tensor)] = Beside(

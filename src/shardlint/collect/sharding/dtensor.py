@@ -60,12 +60,24 @@ def mesh_facts(mesh: Any) -> MeshFacts:
         place = ints(coordinate()) if callable(coordinate) else None
     except Exception:  # a mesh without process group
         place = None
+    axes = tuple(str(name) for name in names) if names else ()
     return MeshFacts(
-        axes=tuple(str(name) for name in names) if names else (),
+        axes=axes,
+        beyond=_beyond(mesh, axes),
         shape=shape,
         ranks=_ranks(table, shape),
         coordinate=place,
         device_type=str(known(first(mesh, "device_type"), "")),
+    )
+
+
+def _beyond(mesh: Any, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of the mesh that this one was cut from which it leaves out; axes of one rank do not count."""
+    whole = known(first(mesh, "_root_mesh"))
+    names = known(first(whole, "mesh_dim_names")) if whole is not None else None
+    shape = ints(known(first(first(whole, "mesh"), "shape"))) or ()
+    return tuple(
+        str(name) for name, size in zip(names or (), shape, strict=False) if size > 1 and str(name) not in axes
     )
 
 
