@@ -62,7 +62,7 @@ class AnotherArchitecture(Rule):
             return
         used = len({key for tensor in plan.tensors for key in tensor.sources})
         few = missing >= (1 - _FEW) * len(plan.tensors) and len(unexpected) >= (1 - _FEW) * (len(unexpected) + used)
-        if few and prefix_change(plan) is None:
+        if few and prefix_change(plan) is None and not plan.cures:
             yield self._finding(facts, plan, used, unexpected, Severity.ERROR)
         elif not few and _other_type(facts):
             yield self._finding(facts, plan, used, unexpected, Severity.WARNING)

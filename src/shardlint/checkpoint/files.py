@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,10 @@ LFS_MAX_SIZE = 1024  # bytes; the pointer format's own limit
 MAX_LISTED = 20_000
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_ADAPTERS = ("adapter_model", "pytorch_lora_weights")
+_ADAPTER_KEY = re.compile(
+    r"(^|\.)(lora_(A|B|down|up)|lora\.(down|up)|lora_linear_layer\.(down|up))\.|\.(alpha|dora_scale)$"
+)
 _TRAINER_STATE = (
     "optimizer",
     "scheduler",
@@ -45,14 +50,20 @@ def file_kind(name: str) -> str:
     """Return what a file is by its name: safetensors, adapter, gguf, dcp, pickle or other."""
     base = name.rsplit("/", 1)[-1].lower()
     if base.endswith(".safetensors"):
-        return "adapter" if base.startswith("adapter_model") else "safetensors"
+        return "adapter" if base.startswith(_ADAPTERS) else "safetensors"
     if base.endswith(".gguf"):
         return "gguf"
     if base.endswith(".distcp") or base == ".metadata":
         return "dcp"
     if base.endswith(_PICKLE_SUFFIXES) and not base.startswith(_TRAINER_STATE):
-        return "adapter" if base.startswith("adapter_model") else "pickle"
+        return "adapter" if base.startswith(_ADAPTERS) else "pickle"
     return "other"
+
+
+def are_adapter_keys(keys: Iterable[str]) -> bool:
+    """Whether all keys are those of a LoRA adapter, as PEFT, diffusers and Kohya's scripts name them; none is not."""
+    named = [_ADAPTER_KEY.search(key) is not None for key in keys]
+    return bool(named) and all(named)
 
 
 def listed(folder: Path) -> tuple[list[str], tuple[FileProblem, ...]]:

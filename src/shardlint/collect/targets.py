@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from attrs import evolve, frozen
 
+from ..checkpoint.parts import nothing_here
 from ..diagnostics import error_text
 from ..facts import BuildFacts, Facts
 from ..facts.codec import decode_facts
@@ -266,6 +267,7 @@ def _check_checkpoint(path: Path) -> None:
                 contents = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
             raise TargetError(
                 f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{contents}"
+                f"{nothing_here(path)}"
             )
         return
     if path.suffix == ".py":

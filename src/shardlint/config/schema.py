@@ -60,8 +60,13 @@ LINT = Table(
 )
 RENAME = Table(
     (
-        Key("from", String(wanted="a key or pattern"), "The checkpoint's key, or a pattern.", required=True),
-        Key("to", String(wanted="a key or pattern"), "The live tensor's name.", required=True),
+        Key(
+            "from",
+            String(wanted="a regular expression"),
+            "A regular expression, searched in every stored key: `^` binds it to the beginning, `\\.` is a dot.",
+            required=True,
+        ),
+        Key("to", String(wanted="a replacement"), "What replaces it, as in `re.sub`; `\\1` is group 1.", required=True),
     )
 )
 FUSION = Table(

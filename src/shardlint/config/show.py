@@ -54,7 +54,9 @@ lint:
 
 # checkpoint:
 #   renames:
-#     - {from: "transformer.*", to: "model.*"}
+#     # Regular expressions, as re.sub takes them: searched anywhere in a key unless `^` stands first.
+#     - {from: '^transformer\\.', to: 'model.'}
+#     - {from: '^(h\\.\\d+\\.)mlp\\.c_fc\\.', to: '\\1mlp.fc1.'}
 #   allow-overlay: false
 #   allow-cast: [bfloat16]        # beside --reference: a cast to this dtype is meant
 #   fuse:

@@ -2,7 +2,16 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RenameFacts, RepeatedKey
+from .checkpoint import (
+    AsideFacts,
+    CheckpointFacts,
+    EntryFacts,
+    FileFacts,
+    FileProblem,
+    IndexFacts,
+    RenameFacts,
+    RepeatedKey,
+)
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -42,7 +51,7 @@ from .optimizer import (
     TensorSpec,
     layout_text,
 )
-from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
+from .plan import LeftoverKey, LoadRemark, PlanFacts, Renaming, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
@@ -85,6 +94,7 @@ __all__ = [
     "UNTRACKED",
     "WRAPPER_KINDS",
     "AdapterFacts",
+    "AsideFacts",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
@@ -135,6 +145,7 @@ __all__ = [
     "RebuildableBufferFacts",
     "ReductionFacts",
     "RenameFacts",
+    "Renaming",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",

@@ -123,6 +123,20 @@ class RenameFacts:
 
 
 @frozen(kw_only=True)
+class AsideFacts:
+    """
+    A file or subfolder with weights that lies in the folder and is not read with it; `detail` says why.
+
+    `kind` is variant (the same weights in another dtype), part (the folder names it as a part of the model) or
+    subfolder (weights of their own).
+    """
+
+    name: str
+    kind: str
+    detail: str
+
+
+@frozen(kw_only=True)
 class CheckpointFacts:
     """
     A checkpoint folder or file, nothing executed and no tensor read.
@@ -137,6 +151,7 @@ class CheckpointFacts:
 
     In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first
     chunk, `begin` 0 and `end` its size. `parts` are the dotted names of the state dicts that such a folder nests.
+    `aside` is what lies there too and was not read.
     """
 
     path: str
@@ -153,6 +168,7 @@ class CheckpointFacts:
     generation_config: FrozenDict | None = None
     parts: tuple[str, ...] = ()
     renames: tuple[RenameFacts, ...] = ()
+    aside: tuple[AsideFacts, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

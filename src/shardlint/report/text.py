@@ -168,6 +168,8 @@ def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[
         for what, counts in coverage["counts"].items():
             numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
             parts += [f"{what}: {numbers}"] if numbers else []
+        unread = coverage.get("unread_parts") or ()
+        parts += [f"not read: {', '.join(unread)}"] if unread else []
         text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
     first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
     yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)

@@ -33,7 +33,11 @@ def classified(facts: Facts, model: ModelFacts, filled: Evidence, basis: str, pl
         for name in tensor.aliases
     }
     sources = {key: source_of.classify(key) for key in placeless}
-    return with_status(Coverage(status=CoverageStatus.COMPLETE, basis=basis, targets=targets, sources=sources))
+    aside = facts.checkpoint.aside if facts.checkpoint else ()
+    parts = tuple(item.name for item in aside if item.kind == "part")
+    return with_status(
+        Coverage(status=CoverageStatus.COMPLETE, basis=basis, targets=targets, sources=sources, unread_parts=parts)
+    )
 
 
 def with_status(coverage: Coverage) -> Coverage:
@@ -41,7 +45,8 @@ def with_status(coverage: Coverage) -> Coverage:
     if coverage.status is CoverageStatus.NOT_LOADED:
         return coverage
     incomplete = (
-        TargetClass.UNSUPPORTED_MISSING_TARGET in coverage.targets.values()
+        bool(coverage.unread_parts)
+        or bool({TargetClass.UNSUPPORTED_MISSING_TARGET, TargetClass.SHAPE_MISMATCH} & set(coverage.targets.values()))
         or SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH in coverage.sources.values()
     )
     return evolve(coverage, status=CoverageStatus.INCOMPLETE if incomplete else CoverageStatus.COMPLETE)
@@ -55,6 +60,7 @@ class _Targets:
         self._exclusions = exclusions_of(facts.contract)
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
         self._new_head = heads.is_new
+        self._part = facts.plan.part if facts.plan else ""
         self._adapter = is_adapter(model)
         self._partner: dict[str, list[str]] = {}
         for target, source in wanted_pairs(model, facts.contract).items():
@@ -73,6 +79,8 @@ class _Targets:
             return TargetClass.IGNORED_BY_CLASS
         if self._adapter and may_be_adapters(name):
             return TargetClass.ADAPTER
+        if self._part and not name.startswith(self._part):
+            return TargetClass.NEW_HEAD
         return TargetClass.NEW_HEAD if self._new_head(name) else TargetClass.UNSUPPORTED_MISSING_TARGET
 
 
