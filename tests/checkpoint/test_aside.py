@@ -27,13 +27,13 @@ NAMES = [
 ]
 
 
-@pytest.mark.live("D529")
+@pytest.mark.live("D530")
 def test_a_live_model_beside_a_variant(tmp_path: Path) -> None:
     model = torch.nn.ModuleDict({"part": torch.nn.Linear(2, 2)})
     save_file(model.state_dict(), tmp_path / "net.safetensors")
     save_file({name: value.half() for name, value in model.state_dict().items()}, tmp_path / "net.fp16.safetensors")
     facts = collect(Target(model=model, checkpoint=tmp_path))
-    assert [found.subject for found in findings_of(facts, "D529")] == ["net.fp16.safetensors"]
+    assert [found.subject for found in findings_of(facts, "D530")] == ["net.fp16.safetensors"]
     assert findings_of(facts, "D501", "D507") == []
 
 
@@ -46,7 +46,7 @@ def test_a_variant_is_set_aside_and_named(tmp_path: Path, taken: str, other: str
     assert facts.repeated_keys == ()
     assert [(item.name, item.kind) for item in facts.aside] == [(other, "variant")]
     assert findings_of(Facts(checkpoint=facts), "D507") == []
-    (named,) = findings_of(Facts(checkpoint=facts), "D529")
+    (named,) = findings_of(Facts(checkpoint=facts), "D530")
     assert named.subject == other
     assert collect_checkpoint(tmp_path / other).entries[0].dtype == "F16"
 
@@ -84,7 +84,7 @@ def test_parts_that_a_folder_names_are_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     facts = collect_checkpoint(tmp_path)
     assert [(item.name, item.kind) for item in facts.aside] == [("2_Dense", "part"), ("tower", "subfolder")]
-    severities = {found.subject: found.severity.value for found in findings_of(Facts(checkpoint=facts), "D529")}
+    severities = {found.subject: found.severity.value for found in findings_of(Facts(checkpoint=facts), "D530")}
     assert severities == {"2_Dense": "warning", "tower": "info"}
 
 

@@ -1,4 +1,4 @@
-"""D529 part-not-read."""
+"""D530 part-not-read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PartNotRead(Rule):
     Look at each part by itself (`shardlint lint FOLDER/2_Dense`), and at a variant by naming its file.
     """
 
-    code = "D529"
+    code = "D530"
     name = "part-not-read"
     phase = Phase.D5
     severity = Severity.WARNING
