@@ -107,20 +107,6 @@ class RepeatedKey:
 
 
 @frozen(kw_only=True)
-class AsideFacts:
-    """
-    A file or subfolder with weights that lies in the folder and is not read with it; `detail` says why.
-
-    `kind` is variant (the same weights in another dtype), part (the folder names it as a part of the model) or
-    subfolder (weights of their own).
-    """
-
-    name: str
-    kind: str
-    detail: str
-
-
-@frozen(kw_only=True)
 class RenameFacts:
     """
     One renaming of the settings: `source` is a regular expression, `target` what replaces its matches.
@@ -134,6 +120,20 @@ class RenameFacts:
     matched: int
     merged: tuple[str, ...] = ()
     problem: str = ""
+
+
+@frozen(kw_only=True)
+class AsideFacts:
+    """
+    A file or subfolder with weights that lies in the folder and is not read with it; `detail` says why.
+
+    `kind` is variant (the same weights in another dtype), part (the folder names it as a part of the model) or
+    subfolder (weights of their own).
+    """
+
+    name: str
+    kind: str
+    detail: str
 
 
 @frozen(kw_only=True)
@@ -167,8 +167,8 @@ class CheckpointFacts:
     tokenizer_size: int | Unknown | None = None
     generation_config: FrozenDict | None = None
     parts: tuple[str, ...] = ()
-    aside: tuple[AsideFacts, ...] = ()
     renames: tuple[RenameFacts, ...] = ()
+    aside: tuple[AsideFacts, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""
