@@ -37,6 +37,8 @@ def test_external_state_beside_a_builder(run, places):
         "import torch\n"
         "from shardlint.weights import ExternalShard\n"
         "class Host:\n"
+        "    def __init__(self, model):\n"
+        "        self.model = model\n"
         "    def parameter_names(self):\n"
         "        return ['table']\n"
         "    def shards(self):\n"
@@ -52,3 +54,7 @@ def test_external_state_beside_a_builder(run, places):
         (places / "ck").mkdir(exist_ok=True)
         save_file({**layer.state_dict(), "table": torch.full((3, 2), value)}, places / "ck" / "model.safetensors")
         assert run(*named, "--select", "V002").status == status
+    (places / "broken_state.py").write_text("def host():\n    return None\n")
+    broken = run("lint", "host_state.py:build", "--external", "broken_state:host", "--isolated")
+    assert broken.status == 2
+    assert "--external broken_state:host: calling it with the model raised TypeError" in " ".join(broken.err.split())
