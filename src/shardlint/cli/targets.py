@@ -128,7 +128,8 @@ def _called(make: Any, model: Any, text: str) -> Any:
     try:
         return make(model)
     except Exception as error:  # the user's code can raise anything
-        raise click.UsageError(f"--external {text}: calling it with the model raised {error_text(error)}") from error
+        told = f"{type(error).__name__}: {error_text(error)}"
+        raise click.UsageError(f"--external {text}: calling it with the model raised {told}") from error
 
 
 def _resolved_here(request: TargetRequest) -> Resolved:
