@@ -45,6 +45,14 @@ class _Whole:
         )
 
     @cached_property
+    def assumed(self) -> str:
+        """Which class was assumed because the checkpoint names none; empty when it names one."""
+        heads = self.facts.plan.heads if self.facts.plan else None
+        if heads is None or not heads.assumed:
+            return ""
+        return f" (config.json names no architecture; {heads.stored_class} was assumed)"
+
+    @cached_property
     def side(self) -> SideWords:
         return side_of(self.facts)
 
@@ -103,6 +111,7 @@ class CoverageIncomplete(Rule):
         candidates = whole.near_source if isinstance(kind, TargetClass) else whole.near_target
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
+        text += whole.assumed if isinstance(kind, SourceClass) else ""
         return self._finding(whole.coverage, key, kind, text, candidates.near(key))
 
     def _finding(

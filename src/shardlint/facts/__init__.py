@@ -42,7 +42,7 @@ from .optimizer import (
     TensorSpec,
     layout_text,
 )
-from .plan import LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
+from .plan import HeadFacts, LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
@@ -109,6 +109,7 @@ __all__ = [
     "IndexFacts",
     "InvariantOutcome",
     "LayoutFacts",
+    "HeadFacts",
     "LeftoverKey",
     "LiveParameter",
     "LoadFacts",

@@ -9,7 +9,7 @@ from ...facts import EntryFacts, Facts, ModelFacts, TensorFacts
 from ..contract_globs import exclusions_of
 from ..keys import KeyResolver, config_cuts, is_adapter, layer_counts, list_lengths, root_declaration
 from ..ties import wanted_pairs
-from ..wrapper_names import may_be_adapters
+from ..wrapper_names import may_be_adapters, without_adapter
 from .evidence import Evidence
 from .model import Coverage, CoverageStatus, SourceClass, TargetClass
 
@@ -147,26 +147,41 @@ class _Heads:
     def __init__(self, facts: Facts, model: ModelFacts, filled: Evidence) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
         named = (stored_config.get("architectures") if stored_config else None) or model.architectures
-        other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
         root = root_declaration(model)
+        live_type = root.qualified_type if root is not None and is_adapter(model) else model.qualified_type
+        other_class = bool(named) and live_type.rpartition(".")[2] not in named
         self._prefix = f"{root.base_model_prefix}." if root else "."
-        names = model.state_dict_keys()
-        self._children = {name.partition(".")[0] for name in names}
-        self._stored = other_class and root is not None and root.base_model_prefix != ""
-        self._stored = self._stored and _is_filled(self._base(names), filled)
+        names = list(model.state_dict_keys())
+        if is_adapter(model):
+            names = [name for name in names if not may_be_adapters(name)]
+        self._children = {without_adapter(name).partition(".")[0] for name in names}
+        self._filled = _is_filled(self._base(names), filled)
+        self._stored = other_class and root is not None and root.base_model_prefix != "" and self._filled
         self._live = self._stored and root is not None and root.base_model_present
+        heads = facts.plan.heads if facts.plan else None
+        self._compared = heads is not None
+        self._new = frozenset(heads.new) if heads else frozenset()
+        self._lacking = frozenset(heads.lacking) if heads else frozenset()
+        self._unused = frozenset(heads.unused) if heads else frozenset()
 
     def _base(self, names: Iterable[str]) -> list[str]:
         """Return the names of the base; all of a model that is the base itself."""
         names = list(names)
-        return [name for name in names if name.startswith(self._prefix)] or names
+        return [name for name in names if without_adapter(name).startswith(self._prefix)] or names
 
     def is_new(self, name: str) -> bool:
         """Whether the live name belongs to a head that the checkpoint's class does not have."""
+        name = without_adapter(name)
+        if name in self._lacking:
+            return False
+        if name in self._new:
+            return self._filled
         return self._live and not name.startswith(self._prefix)
 
     def is_unused(self, key: str) -> bool:
         """Whether the stored key belongs to a head that the live class does not have."""
+        if self._compared:
+            return self._filled and key in self._unused
         return self._stored and not key.startswith(self._prefix) and key.partition(".")[0] not in self._children
 
 
