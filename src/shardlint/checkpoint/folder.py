@@ -20,6 +20,7 @@ from .tokenizer import tokenizer_size
 
 SINGLE = "model.safetensors"
 GENERATION = "generation_config.json"
+ADAPTER = "adapter_config.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)\.safetensors")
 _LOOKED_FOR = (
@@ -65,6 +66,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         raise CheckpointError(f"{path}: expected a checkpoint, found no such file or folder")
     config, config_problems = read_config(folder)
     generation_config, generation_problems = read_config(folder, GENERATION)
+    adapter_config, adapter_problems = read_config(folder, ADAPTER)
     choice = _choose(folder, names, config, variant) if path.is_dir() else _choose_file(folder, path.name)
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
@@ -74,9 +76,10 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         facts,
         path=str(path),
         config=config,
-        problems=(*config_problems, *generation_problems, *facts.problems),
+        problems=(*config_problems, *generation_problems, *adapter_problems, *facts.problems),
         tokenizer_size=tokenizer_size(folder),
         generation_config=generation_config,
+        adapter_config=adapter_config,
     )
 
 

@@ -110,6 +110,11 @@ def forward_of_folder(
     return _assembled(plan, None, SourceSet(tensors=folder.tensors, refused=folder.refused))
 
 
+def stored_forward(plan: PlanFacts, sources: SourceSet) -> Forward:
+    """The load of a plan in which every tensor comes from one stored one as it is."""
+    return _assembled(plan, None, sources)
+
+
 def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
     source = sources.tensors.get(entry.key)
     if source is None:

@@ -21,6 +21,7 @@ from ..loading.loader import PlanUnknownError
 from ..names import first_line
 from ..ranks.exchange import Exchange, RankError
 from . import replicas
+from .adapter_forward import forward_of_adapter
 from .compare.threads import Options
 from .excuses import excuses_of
 from .forward import Forward, forward, forward_of_folder
@@ -139,12 +140,14 @@ class _Verification:
         facts = load.model_facts or collect_model_facts(walked)
         declared = declared_targets(walked, load.contract, self.options.external)
         exclusions = exclusions_of(load.contract)
+        shapes = logical_shapes(walked, load.contract)
+        shards = shards_of(self.model, self.options.external, shapes)
+        if checkpoint.format == "adapter":
+            return _Local(forward_of_adapter(facts, checkpoint), shards)
         follow = forward_of_folder if checkpoint.format == "dcp" else forward
         plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions, declared=declared)
         with_heads = evolve(plan.plan, heads=heads_of(self.model, plan.plan, checkpoint))
         plan = evolve(plan, plan=with_heads, excuses=excuses_of(facts, checkpoint, with_heads, load.contract))
-        shapes = logical_shapes(walked, load.contract)
-        shards = shards_of(self.model, self.options.external, shapes)
         return _Local(plan, tuple(map(_in_base, shards)) if is_adapted(self.model) else shards)
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:
