@@ -48,6 +48,6 @@ def adapter_places(model: ModelFacts, checkpoint: CheckpointFacts) -> AdapterPla
 def _kept_whole(key: str, live: frozenset[str]) -> str | None:
     """The tensor of the base, an embedding that was resized, which is stored beside the adapter under its own name."""
     owner, _, last = key.rpartition(".")
-    names = (key, f"{owner}.base_layer.{last}")
-    names += tuple(name.removeprefix(PEFT_PREFIXES[0]) for name in names)
+    names = [key, f"{owner}.base_layer.{last}"]
+    names += [name.removeprefix(PEFT_PREFIXES[0]) for name in names]
     return next((name for name in names if name in live), None)

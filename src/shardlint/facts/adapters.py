@@ -19,9 +19,9 @@ class AdapterFacts:
     `layers_pattern`. `rank_patterns` are the names and expressions for which ranks or scales of their own are declared.
     `matched` are the FQNs of the modules that carry the adapter, `matched_parameters` the names (in the base model) of
     the parameters that carry one by themselves, `saved` those of the modules that are trained and saved whole, `keys`
-    the names of its tensors. `stored_as` gives, by the key under which an adapter file holds it, the name of each tensor
-    that is saved with the adapter; empty where that is not known. `restricted` says that layers are chosen or excluded by other options,
-    `active` whether the forward uses the adapter, None when nothing tells.
+    the names of its tensors. `stored_as` gives, by the key under which an adapter file holds it, the name of each
+    tensor that is saved with the adapter; empty where that is not known. `restricted` says that layers are chosen or
+    excluded by other options, `active` whether the forward uses the adapter, None when nothing tells.
     """
 
     name: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -36,24 +36,24 @@ def heads_of(model: Any, plan: PlanFacts, checkpoint: CheckpointFacts) -> HeadFa
         return None
     if live.__name__ == named:
         return HeadFacts(stored_class=named, lacking=tuple(missing))
-    return _compared(live, named, unwrapped(model), checkpoint, missing, unexpected)
-
-
-def _compared(
-    live: type, named: str, model: Any, checkpoint: CheckpointFacts, missing: Sequence[str], unexpected: Sequence[str]
-) -> HeadFacts | None:
     stored_model = _built(checkpoint, named)
-    live_model = _built(checkpoint, live.__name__) or _built_alike(live, model)
+    live_model = _built(checkpoint, live.__name__) or _built_alike(live, unwrapped(model))
     if stored_model is None or live_model is None:
         return None
+    places = _places(stored_model, checkpoint) if unexpected else {}
+    taken = {key: places[key] for key in unexpected if key in places}
+    return _compared(stored_model, live_model, missing, taken)
+
+
+def _compared(stored_model: Any, live_model: Any, missing: Sequence[str], taken: Mapping[str, str]) -> HeadFacts:
+    """Compare two models; `taken` are the keys without a place that the stored class takes, with their names there."""
     stored, loading = _Names(stored_model), _Names(live_model)
     other = [name for name in missing if not stored.has(name, loading.prefix)]
-    places = _places(stored_model, checkpoint) if unexpected else {}
     return HeadFacts(
-        stored_class=named,
+        stored_class=type(stored_model).__name__,
         new=tuple(name for name in other if loading.has(name, "")),
         lacking=tuple(sorted(set(missing) - set(other))),
-        unused=tuple(key for key in unexpected if key in places and not loading.has(places[key], stored.prefix)),
+        unused=tuple(key for key, name in taken.items() if not loading.has(name, stored.prefix)),
     )
 
 
@@ -77,7 +77,7 @@ def _pattern(name: str) -> str:
 
 
 def _named(checkpoint: CheckpointFacts) -> str | None:
-    names = (checkpoint.config or {}).get("architectures")
+    names = None if checkpoint.config is None else checkpoint.config.get("architectures")
     first = names[0] if isinstance(names, (list, tuple)) and names else None
     return first if isinstance(first, str) else None
 
@@ -142,7 +142,7 @@ def _classes(checkpoint: CheckpointFacts) -> Iterable[str]:
     """The names of all classes with a head that Transformers lists for the model type."""
     from transformers.models.auto import modeling_auto
 
-    kind = (checkpoint.config or {}).get("model_type")
+    kind = None if checkpoint.config is None else checkpoint.config.get("model_type")
     found: dict[str, None] = {}
     for table, names in vars(modeling_auto).items():
         if table.startswith("MODEL_FOR_") and table.endswith("_MAPPING_NAMES"):

@@ -44,7 +44,7 @@ class Forward:
     groups: Mapping[str, ConversionGroup] = field(factory=dict)
     refused: Mapping[str, str] = field(factory=dict)
     computed: frozenset[str] = frozenset()
-    excuses: Excuses = Excuses()
+    excuses: Excuses = field(factory=Excuses)
 
 
 def forward(

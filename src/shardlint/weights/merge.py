@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ..facts import PlanFacts, TensorPlan
 from ..names import counted
@@ -21,6 +21,14 @@ Alike = Mapping[str, Sequence[Sequence[int]]]
 EMPTY: Alike = {}
 INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
+
+
+@frozen
+class _Told:
+    """What the load and the ranks tell, which every row of a live tensor needs."""
+
+    forward: Forward
+    parts: Sequence[RankPart]
 
 
 def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) -> Result:
@@ -167,7 +175,7 @@ def _live_rows(forward: Forward, parts: Sequence[RankPart], differ: Mapping[str,
         first = on_ranks[0][1]
         names = [alias for alias in first.names if alias in found] or [name]
         for alias in names:
-            row = _live_row(alias, on_ranks, found.get(alias, Tally()), plans, parts, forward)
+            row = _live_row(alias, on_ranks, found.get(alias, Tally()), plans, _Told(forward, parts))
             yield evolve(row, ranks=tuple(sorted(differ.get(alias, ()))))
 
 
@@ -176,10 +184,9 @@ def _live_row(
     on_ranks: Sequence[tuple[int, LivePart]],
     tally: Tally,
     plans: Mapping[str, TensorPlan],
-    parts: Sequence[RankPart],
-    forward: Forward,
+    told: _Told,
 ) -> Row:
-    excuses, computed = forward.excuses, forward.computed
+    parts, excuses, computed = told.parts, told.forward.excuses, told.forward.computed
     partial, failed = bool(why_incomplete(parts)), {part.rank for part in parts if part.error}
     expected = sum(live.expected for _, live in on_ranks)
     followed = sum(live.expected for _, live in on_ranks if live.followed)
