@@ -78,6 +78,8 @@ class _StoredKeys:
         self._resolver = KeyResolver(model)
         self._derived = {name for buffer in model.buffers if not buffer.persistent for name in buffer.aliases}
         self._entries = {entry.key: entry for entry in checkpoint.entries} if checkpoint else {}
+        plan = facts.plan
+        self._renamed = {leftover.key: leftover.renamed for leftover in plan.leftovers} if plan else {}
         names = model.state_dict_keys()
         self._lengths = list_lengths(names)
         stored_config = checkpoint.config if checkpoint else None
@@ -99,7 +101,7 @@ class _StoredKeys:
 
     def _beyond(self, key: str) -> SourceClass | None:
         """Whether the key belongs to a layer that the configuration of the live model cut off."""
-        for name in self._resolver.variants(key):
+        for name in (*self._resolver.variants(key), *self._resolver.variants(self._renamed.get(key, key))):
             for prefix, length in list_lengths([name]).items():
                 live = self._lengths.get(prefix, 0)
                 if live and length > live and live in self._cuts:
