@@ -32,7 +32,7 @@ STAGES = (
 STAGE_OF = {room: number for number, rooms in enumerate(STAGES) for room in rooms}
 # Where settings are declared, validated, converted and stored. Being copied there does not count as being read.
 CARRIERS = ("src/shardlint/config/", "src/shardlint/testing/", "src/shardlint/facts/", "src/shardlint/contract.py")
-CARRIERS += ("src/shardlint/_contract_mapping.py", "src/shardlint/collect/contracts.py")
+CARRIERS += ("src/shardlint/contract_mapping.py", "src/shardlint/collect/contracts.py")
 
 READ_BY_CONFIG = ("version", "extends")
 

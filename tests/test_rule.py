@@ -108,7 +108,6 @@ def test_a_finding_takes_why_and_what_to_do_from_the_page() -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"subject": ""}, ValueError),
         ({"message": ""}, ValueError),
         ({"subject": 3}, TypeError),
         ({"message": None}, TypeError),

@@ -31,7 +31,8 @@ class FileProblems:
 
 class FileProblemRule(Rule, abstract=True):
     """
-    A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them.
+    A base for rules that report file problems. `sayings` maps the kinds of problem to what is said about them,
+    `severities` those kinds that have another severity than the rule.
 
     The subjects are the files that count, as far as they could be opened when `of_opened` is true, and every file that
     has such a problem. A problem of a weight file that no loader opens (it stands beside the files that count) is
@@ -42,6 +43,7 @@ class FileProblemRule(Rule, abstract=True):
     blocks: ClassVar[tuple[str, ...]] = (f"tag:{WHOLE_CHECKPOINT}",)
     noun = "file"
     sayings: dict[str, str]
+    severities: ClassVar[dict[str, Severity]] = {}
     of_opened: ClassVar[bool] = False
 
     def subjects(self, facts: Facts) -> Iterator[FileProblems]:
@@ -68,7 +70,7 @@ class FileProblemRule(Rule, abstract=True):
         return self.finding(
             subject=problem.file,
             kind=SubjectKind.FILE,
-            severity=self.severity if counts else Severity.INFO,
+            severity=self.severities.get(problem.kind, self.severity) if counts else Severity.INFO,
             message=f"{problem.file}{about}: {self.sayings[problem.kind]}: {problem.detail}{beside}",
             evidence={"problem": problem.kind, "detail": problem.detail, "tensor": problem.key},
             key=f"{problem.kind}:{problem.key or number}",

@@ -41,7 +41,7 @@ class Size:
 
 
 @frozen(kw_only=True)
-class Part:
+class ConfigPart:
     """
     What one configuration describes.
 
@@ -57,7 +57,7 @@ class Part:
     no_split: tuple[str, ...]
 
     @classmethod
-    def of(cls, model: ModelFacts, configuration: PartConfig, config: Mapping[str, Any]) -> Part:
+    def of(cls, model: ModelFacts, configuration: PartConfig, config: Mapping[str, Any]) -> ConfigPart:
         """Gather what lies below the module that carries the configuration."""
         fqn = configuration.fqn
         start = f"{fqn}." if fqn else ""
@@ -84,7 +84,7 @@ class Part:
         )
 
 
-def sizes_of(part: Part, facts: Facts) -> Iterator[Size]:
+def sizes_of(part: ConfigPart, facts: Facts) -> Iterator[Size]:
     """Every size that both the configuration and the tensors of the part say."""
     yield from _embeddings(part, facts)
     yield from _layers(part, facts.environment.world_size)
@@ -101,7 +101,7 @@ def _differs(name: str, wanted: int, tensor: TensorFacts, agrees: bool, found: s
     )
 
 
-def _embeddings(part: Part, facts: Facts) -> Iterator[Size]:
+def _embeddings(part: ConfigPart, facts: Facts) -> Iterator[Size]:
     tables = [tensor for name, tensor in part.parameters if _EMBEDDINGS.search(name)]
     tables = [table for table in tables if len(table.shape) == 2 and not _is_packed(table)]
     if len({table.shape for table in tables}) != 1:
@@ -126,7 +126,7 @@ def _too_many(tokens: int, rows: int) -> str:
     return f"the tokenizer gives tokens up to {tokens - 1}, and the embedding has {rows} rows"
 
 
-def _token_ids(part: Part, facts: Facts, embedding: TensorFacts) -> Iterator[Size]:
+def _token_ids(part: ConfigPart, facts: Facts, embedding: TensorFacts) -> Iterator[Size]:
     generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
     vocabulary = own_number(part.config, "vocab_size")
     if generation is None or whole_numbers(part.config, "vocab") - {vocabulary}:
@@ -142,7 +142,7 @@ def _token_ids(part: Part, facts: Facts, embedding: TensorFacts) -> Iterator[Siz
             yield Size(embedding.fqn, f"generation:{name}", functools.partial(str, text), evidence)
 
 
-def _layers(part: Part, world_size: int) -> Iterator[Size]:
+def _layers(part: ConfigPart, world_size: int) -> Iterator[Size]:
     config = part.config
     wanted = own_number(config, *_LAYERS)
     blocks = _blocks(part)
@@ -164,7 +164,7 @@ def _layers(part: Part, world_size: int) -> Iterator[Size]:
     yield Size(joined(part.fqn, prefix), "layers", difference, {"config": wanted, "found": len(indices)})
 
 
-def _heads(part: Part) -> Iterator[Size]:
+def _heads(part: ConfigPart) -> Iterator[Size]:
     config = part.config
     heads, hidden = own_number(config, *_HEADS), own_number(config, "hidden_size", "d_model", "n_embd")
     size = own_number(config, "head_dim") or (hidden // heads if heads and hidden else None)
@@ -183,7 +183,7 @@ def _heads(part: Part) -> Iterator[Size]:
         yield _differs("num_key_value_heads", key_values, keys, fits, _not_heads(keys, key_values, size))
 
 
-def _experts(part: Part) -> Iterator[Size]:
+def _experts(part: ConfigPart) -> Iterator[Size]:
     wanted = own_number(part.config, *EXPERT_COUNTS)
     stacks = [tensor for name, tensor in part.parameters if ".experts." in f".{name}" and len(tensor.shape) == 3]
     counts = {stack.shape[0] for stack in stacks}
@@ -192,7 +192,7 @@ def _experts(part: Part) -> Iterator[Size]:
         yield _differs("num_experts", wanted, stacks[0], counts == {wanted}, found)
 
 
-def _projection(part: Part, last: str) -> TensorFacts | None:
+def _projection(part: ConfigPart, last: str) -> TensorFacts | None:
     """The first projection of that name, None when there is none or layers differ in kind or shape."""
     ending = f".self_attn.{last}.weight"
     projections = [tensor for name, tensor in part.parameters if f".{name}".endswith(ending)]
@@ -216,7 +216,7 @@ def _ids(value: object) -> list[int]:
     return [number for number in items if is_whole_number(number)]
 
 
-def _blocks(part: Part) -> dict[str, list[int]]:
+def _blocks(part: ConfigPart) -> dict[str, list[int]]:
     """
     The indices of the repeated blocks below each prefix: modules of the classes that the model calls indivisible.
 

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from ._version import __version__
-from .engine.runner import SelectedRule, evaluate, sort_findings
+from .engine.effect import effect_of
+from .engine.runner import Agree, SelectedRule, evaluate, sort_findings
 from .engine.suppressions import Suppressed, apply_suppressions
 from .engine.wishes import undone
-from .facts import Facts, Section
+from .facts import Facts, FrozenDict, Section
 from .lint_options import LintOptions, check_config, check_facts
 from .ranks.job import DEFAULT_TIMEOUT, lint_in_job
-from .report.from_facts import collection_findings, coverage_mapping, metadata_of
+from .ranks.rows import text_of
+from .report.from_facts import collection_findings, guarded_coverage, job_findings, metadata_of
 from .report.model import Report, untrusted, verdict_of
 from .rule import Cost, Severity
 from .target import LiveTarget, Target, check_target, completed
@@ -71,14 +73,48 @@ class Session:
         """Whether some rule is evaluated that reads every weight."""
         return any(rule.rule.cost is Cost.HEAVY and (self.heavy or rule.explicit) for rule in self.rules)
 
-    def run(self, facts: Facts, live: LiveTarget | None = None) -> LintRun:
-        """Evaluate the selected rules over `facts`, apply suppressions, judge."""
+    def _settings_used(self) -> FrozenDict:
+        """Which files shaped the verdict, and how, for the head of every report."""
+        settings = self.settings
+        effect = effect_of(self.registry.rules, settings.layers, settings.suppressions if self.suppress else ())
+        return FrozenDict(
+            files=tuple(str(path) for path in settings.files),
+            not_used=settings.warnings,
+            fail_level=settings.get("lint.fail-level"),
+            contract=settings.contract is not None,
+            options=tuple(settings.options),
+            renames=len(settings.checkpoint.renames),
+            **effect,
+        )
+
+    def asked(self) -> dict[str, str]:
+        """What the ranks of a job must be asked alike, as texts: rules with severity and options, packs, settings."""
+        asked = {f"rule {item.rule.code}": _how(item) for item in self.rules}
+        asked |= {f"pack {pack.name}": pack.version for pack in self.registry.packs if pack.status.value == "loaded"}
+        settings = self.settings.values.leaves()
+        asked |= {path: text_of(value.plain()) for path, value in settings if not path.startswith(_OF_A_NODE)}
+        level = "never" if self.fail_level is None else self.fail_level.value
+        return asked | {"heavy": text_of(self.heavy), "fail level": level, "suppressions": text_of(self.suppress)}
+
+    def run(self, facts: Facts, live: LiveTarget | None = None, agree: Agree | None = None) -> LintRun:
+        """
+        Evaluate the selected rules over `facts`, apply suppressions, judge.
+
+        `agree` is that of `evaluate`: the ranks of a job agree which heavy rules run.
+        """
         from .introspect.attributes import gc_paused
 
         started = time.perf_counter()
         with gc_paused():
-            evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live)
-        engine = (*self.registry.diagnostics, *self.selection.diagnostics, *collection_findings(facts))
+            evaluation = evaluate(facts, self.rules, heavy=self.heavy, live=live, agree=agree)
+        coverage, faults = guarded_coverage(facts)
+        engine = (
+            *faults,
+            *self.registry.diagnostics,
+            *self.selection.diagnostics,
+            *collection_findings(facts),
+            *job_findings(facts),
+        )
         suppressions = self.settings.suppressions if self.suppress else ()
         outcomes = evaluation.outcomes
         engine += undone(
@@ -105,11 +141,22 @@ class Session:
             suppressed=hidden.suppressed,
             outcomes=outcomes,
             blocked_by=blocked_by,
-            metadata=metadata_of(facts, self.registry),
-            coverage=coverage_mapping(facts),
+            metadata=metadata_of(facts, self.registry, self._settings_used()),
+            coverage=coverage,
             seconds=time.perf_counter() - started,
         )
         return LintRun(report=report, suppressed=hidden)
+
+
+_OF_A_NODE = ("packs.local", "output")
+"""Settings that may differ between the nodes of a job: where a pack lies, and where reports are written."""
+
+
+def _how(selected: SelectedRule) -> str:
+    """How a selected rule is evaluated, as a text."""
+    severity = selected.rule.severity if selected.severity is None else selected.severity
+    options = "" if selected.failure is not None else repr(selected.rule.options)
+    return f"{severity.value}{' by name' if selected.explicit else ''} {options}".strip()
 
 
 def load_registry(settings: Settings, *, require: Iterable[str] = (), disable: Iterable[str] = ()) -> Registry:
@@ -241,14 +288,15 @@ def lint(
 
 def lint_target(target: Target, options: LintOptions) -> Report:
     """Lint what `target` says by `options`, as `lint` does, and raise what `lint` raises."""
-    settings = settings_of(options.config)
+    settings = settings_of(options.config, (target.checkpoint,))
     registry = load_registry(settings)
     session = open_session(settings, registry=registry, layers=(options.layer,), heavy=options.heavy)
     collecting = collect_options(settings, registry, values=session.wants_values)
     return lint_in_job(
         lambda: (_collect(target, collecting), live_of(target, settings, options.rank_timeout)),
-        lambda facts, live: session.run(facts, live).report,
+        lambda facts, live, agree: session.run(facts, live, agree).report,
         options.rank_timeout,
+        asked=session.asked() | {"checkpoint": text_of(target.checkpoint is not None)},
     ).report
 
 
@@ -279,17 +327,23 @@ def snapshot(
             name=name,
         ),
     )
-    settings = settings_of(config)
+    settings = settings_of(config, (target.checkpoint,))
     return _collect(target, collect_options(settings, load_registry(settings)))
 
 
-def settings_of(config: Settings | str | Path | Literal[False] | None) -> Settings:
-    """Settings from what `lint` takes as `config`. Raises `ConfigError` for a file with mistakes, else `TypeError`."""
+def settings_of(
+    config: Settings | str | Path | Literal[False] | None, inspected: Iterable[str | Path | None] = ()
+) -> Settings:
+    """
+    Settings from what `lint` takes as `config`; those that lie in what is `inspected` are not looked up.
+
+    Raises `ConfigError` for a file with mistakes, else `TypeError`.
+    """
     from .config import load_settings
 
     check_config(config)
     if config is None or config is False:
-        return load_settings(Path.cwd(), isolated=config is False)
+        return load_settings(Path.cwd(), isolated=config is False, inspected=inspected)
     if isinstance(config, (str, Path)):
         return load_settings(Path.cwd(), explicit=Path(config))
     return config

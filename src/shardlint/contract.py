@@ -15,181 +15,62 @@ called raise `ContractError`, which names the field.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import fields, frozen
 
+from .contract_values import (
+    COMPARISONS,
+    IMPORT_PATH,
+    LIFECYCLE_PHASES,
+    PROBE_STAGES,
+    ContractError,
+    are_stages,
+    callable_field,
+    choice_field,
+    choices_field,
+    flag_field,
+    groups_field,
+    is_comparison,
+    members_field,
+    name_field,
+    names_by_key_field,
+    names_field,
+    optional_flag_field,
+    part_field,
+    plain_field,
+    setting_of,
+    shapes_field,
+    shown,
+    text_field,
+)
 from .facts import EMPTY, FrozenDict
 
-LIFECYCLE_PHASES = ("structure", "materialization", "checkpoint", "runtime")
-"""The phases of an invariant. One that declares another phase is not evaluated, and reported as D101."""
-
-PROBE_STAGES = ("build", "load", "train", "save")
-"""When a probe is to be compared: after building, after loading, after a training step, after saving."""
-
-COMPARISONS = ("exact", "numeric")
-"""How two values are compared: bit by bit, or as numbers."""
-
-IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
-
-
-class ContractError(ValueError):
-    """
-    A contract, or a part of it, that cannot be used.
-
-    `where` is the field (`probes[0].glob`), `problem` what was expected and what was found. `problems` holds all of
-    them as pairs when a whole mapping was read.
-    """
-
-    def __init__(self, where: str, problem: str, problems: Iterable[tuple[str, str]] = ()) -> None:
-        self.where = where
-        self.problem = problem
-        self.problems = tuple(problems) or ((where, problem),)
-        super().__init__("\n".join(f"{place}: {text}" for place, text in self.problems))
-
-
-def _shown(value: object) -> str:
-    return f"{value!r} ({type(value).__name__})"
-
-
-def _fail(instance: object, attribute: Any, expected: str, value: object) -> ContractError:
-    return ContractError(f"{type(instance).__name__}.{attribute.name}", f"expected {expected}, got {_shown(value)}")
-
-
-def _name(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise _fail(instance, attribute, "a name that is not empty", value)
-
-
-def _optional_text(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, str):
-        raise _fail(instance, attribute, "a string", value)
-
-
-def _bool(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise _fail(instance, attribute, "true or false", value)
-
-
-def _optional_bool(instance: object, attribute: Any, value: Any) -> None:
-    if value is not None:
-        _bool(instance, attribute, value)
-
-
-def _sequence(instance: object, attribute: Any, value: Any) -> tuple[object, ...]:
-    if not isinstance(value, tuple):
-        raise _fail(instance, attribute, "a sequence", value)
-    return value
-
-
-def _names(instance: object, attribute: Any, value: Any) -> None:
-    for item in _sequence(instance, attribute, value):
-        if not isinstance(item, str) or not item.strip():
-            raise _fail(instance, attribute, "names or globs that are not empty", item)
-
-
-def _stages(instance: object, attribute: Any, value: Any) -> None:
-    for item in _sequence(instance, attribute, value):
-        if item not in PROBE_STAGES:
-            raise _fail(instance, attribute, f"stages among {', '.join(PROBE_STAGES)}", item)
-
-
-def _groups(instance: object, attribute: Any, value: Any) -> None:
-    for group in _sequence(instance, attribute, value):
-        if not isinstance(group, tuple) or len(group) < 2:
-            raise _fail(instance, attribute, "groups of at least two names or globs", group)
-        _names(instance, attribute, group)
-
-
-def _comparison(instance: object, attribute: Any, value: Any) -> None:
-    if value not in COMPARISONS:
-        raise _fail(instance, attribute, f"one of {', '.join(COMPARISONS)}", value)
-
-
-def _callable(instance: object, attribute: Any, value: Any) -> None:
-    if callable(value) or (isinstance(value, str) and IMPORT_PATH.match(value)):
-        return
-    raise _fail(instance, attribute, "a callable or an import path `package.module:name`", value)
-
-
-def _shapes(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, FrozenDict):
-        raise _fail(instance, attribute, "a mapping of globs to shapes", value)
-    for glob, shape in value.items():
-        sizes = shape if isinstance(shape, tuple) else ("",)
-        if not glob.strip() or any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-            raise _fail(instance, attribute, f"a shape of whole numbers above 0 for {glob!r}", shape)
-
-
-def _names_by_key(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, FrozenDict):
-        raise _fail(instance, attribute, "a mapping of names to sequences of names", value)
-    for key, names in value.items():
-        if not key.strip():
-            raise _fail(instance, attribute, "keys that are not empty", key)
-        if not isinstance(names, tuple) or not names:
-            raise _fail(instance, attribute, f"a sequence of names for {key!r}", names)
-        _names(instance, attribute, names)
-
-
-def _as_tuple(value: Any) -> Any:
-    """A sequence or set as a tuple; one string is one name, not its letters. Anything else is for the validator."""
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, (set, frozenset)):
-        return tuple(sorted(value, key=repr))
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else value
-
-
-def _as_groups(value: Any) -> Any:
-    """Groups of names as tuples; a mapping of names to names gives pairs. Anything else is for the validator."""
-    if isinstance(value, Mapping):
-        return tuple((name, partner) for name, partner in value.items())
-    groups = _as_tuple(value)
-    return tuple(map(_as_tuple, groups)) if isinstance(groups, tuple) else groups
-
-
-def _as_frozen(value: Any) -> Any:
-    """A mapping with frozen sequences of names. Anything else is for the validator."""
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        return value
-    try:
-        return FrozenDict({key: _as_tuple(names) for key, names in value.items()})
-    except TypeError:  # values that are no plain data
-        return value
-
-
-def _as_plain(value: Any) -> Any:
-    """A mapping of plain values, frozen. Anything else is for the validator."""
-    try:
-        return FrozenDict(value) if isinstance(value, Mapping) else value
-    except TypeError:  # keys that are no strings, values that are no plain data
-        return value
-
-
-def _plain_mapping(instance: object, attribute: Any, value: Any) -> None:
-    if not isinstance(value, FrozenDict):
-        raise _fail(instance, attribute, "a mapping of names to plain values", value)
-
-
-def _members(kind: type) -> Callable[[object, Any, Any], None]:
-    def check(instance: object, attribute: Any, value: Any) -> None:
-        for index, item in enumerate(_sequence(instance, attribute, value)):
-            if not isinstance(item, kind):
-                where = f"{type(instance).__name__}.{attribute.name}[{index}]"
-                raise ContractError(where, f"expected a {kind.__name__}, got {_shown(item)}")
-
-    return check
-
-
-def _names_field() -> Any:
-    return field(default=(), converter=_as_tuple, validator=_names)
-
-
-def _members_field(kind: type) -> Any:
-    return field(default=(), converter=_as_tuple, validator=_members(kind))
+__all__ = [
+    "COMPARISONS",
+    "IMPORT_PATH",
+    "LIFECYCLE_PHASES",
+    "OPEN_FIELDS",
+    "PROBE_STAGES",
+    "SHORT_FORMS",
+    "Contract",
+    "ContractError",
+    "ContractQuery",
+    "DataPipeline",
+    "DataSemantics",
+    "DataStage",
+    "Invariant",
+    "InvariantContext",
+    "OpenField",
+    "ParityCase",
+    "Probe",
+    "Recipe",
+    "Replacement",
+    "SharedState",
+    "TopologyConstraint",
+    "contract_from_mapping",
+]
 
 
 @frozen(kw_only=True)
@@ -201,11 +82,15 @@ class Probe:
     `comparison` how, and `replica_check` whether replicas of it must agree between ranks.
     """
 
-    glob: str = field(validator=_name)
-    required: bool = field(default=True, validator=_bool)
-    stages: tuple[str, ...] = field(default=(), converter=_as_tuple, validator=_stages)
-    comparison: str = field(default="exact", validator=_comparison)
-    replica_check: bool = field(default=False, validator=_bool)
+    glob: str = name_field("Case-sensitive glob over parameter FQNs.", glob=True)
+    required: bool = flag_field("Whether it is an error when it matches no parameter.", default=True)
+    stages: tuple[str, ...] = choices_field(
+        "When values are compared. Without effect (D109).", PROBE_STAGES, are_stages
+    )
+    comparison: str = choice_field(
+        "How values are compared. Without effect (D109).", COMPARISONS, is_comparison, "exact"
+    )
+    replica_check: bool = flag_field("Whether replicas must be equal. Without effect (D109).", default=False)
 
 
 @frozen(kw_only=True)
@@ -227,9 +112,9 @@ class Invariant:
     It may be an import path `package.module:name`. `phase` is one of `LIFECYCLE_PHASES`.
     """
 
-    name: str = field(validator=_name)
-    checker: Callable[..., Any] | str = field(validator=_callable)
-    phase: str = field(default="structure", validator=_name)
+    name: str = name_field("The invariant's name.")
+    checker: Callable[..., Any] | str = callable_field("The function that checks it, as package.module:name.")
+    phase: str = name_field(f"{', '.join(LIFECYCLE_PHASES)}; D101 reports any other.", default="structure")
 
 
 @frozen(kw_only=True)
@@ -242,8 +127,10 @@ class Recipe:
     path `package.module:name`. Of several recipes that match a buffer the first computes it.
     """
 
-    buffer: str = field(validator=_name)
-    recipe: Callable[[Any, str], Any] | str = field(validator=_callable)
+    buffer: str = name_field("Glob over buffer FQNs.", glob=True)
+    recipe: Callable[[Any, str], Any] | str = callable_field(
+        "The function that computes such a buffer, as package.module:name."
+    )
 
 
 @frozen(kw_only=True)
@@ -257,23 +144,25 @@ class DataSemantics:
     whether labels arrive shifted, None when the model does not care.
     """
 
-    forward_fields: tuple[str, ...] = _names_field()
-    runtime_fields: tuple[str, ...] = _names_field()
-    context_parallel_replicated: tuple[str, ...] = _names_field()
-    modality_fields: FrozenDict = field(default=EMPTY, converter=_as_frozen, validator=_names_by_key)
-    modality_parameters: FrozenDict = field(default=EMPTY, converter=_as_frozen, validator=_names_by_key)
-    labels_shifted: bool | None = field(default=None, validator=_optional_bool)
-    deterministic_replay: bool = field(default=False, validator=_bool)
-    processor_revision_required: bool = field(default=False, validator=_bool)
+    forward_fields: tuple[str, ...] = names_field("Fields that every forward call must have.")
+    runtime_fields: tuple[str, ...] = names_field("Fields that the pipeline must provide at run time.")
+    context_parallel_replicated: tuple[str, ...] = names_field(
+        "Fields that are replicated along context parallelism. Without effect (D109)."
+    )
+    modality_fields: FrozenDict = names_by_key_field("The fields of each modality.")
+    modality_parameters: FrozenDict = names_by_key_field("Globs of the parameters of each modality.", globs=True)
+    labels_shifted: bool | None = optional_flag_field("Whether the pipeline shifts the labels.")
+    deterministic_replay: bool = flag_field("Whether batches must be replayable. Without effect (D109).", default=False)
+    processor_revision_required: bool = flag_field("Whether the processor must be pinned.", default=False)
 
 
 @frozen(kw_only=True)
 class SharedState:
     """A state that some modules (globs over FQNs) produce and others consume during a step."""
 
-    name: str = field(validator=_name)
-    producers: tuple[str, ...] = _names_field()
-    consumers: tuple[str, ...] = _names_field()
+    name: str = name_field("The state's name.")
+    producers: tuple[str, ...] = names_field("The modules that produce it.", globs=True, some=True)
+    consumers: tuple[str, ...] = names_field("The modules that consume it.", globs=True, some=True)
 
     def __attrs_post_init__(self) -> None:
         for name in ("producers", "consumers"):
@@ -291,24 +180,53 @@ class Replacement:
     D103.
     """
 
-    pattern: str = field(validator=_name)
-    replacement: str = field(default="*", validator=_name)
+    pattern: str = name_field("Glob over module FQNs or class names: what was to be replaced.", glob=True)
+    replacement: str = name_field("Glob over the class name that must stand there.", glob=True, default="*")
+
+
+@frozen
+class OpenField:
+    """A field that a class leaves open and the settings know. `required` says whether it must be there."""
+
+    name: str
+    kind: str
+    meaning: str
+    required: bool = False
 
 
 @frozen(kw_only=True)
 class TopologyConstraint:
     """A constraint on the topology: a name, and whatever plain fields say what it demands (`axis`, `divides`)."""
 
-    name: str = field(validator=_name)
-    fields: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_plain_mapping)
+    name: str = name_field("The constraint's name.")
+    fields: FrozenDict = plain_field()
 
 
 @frozen(kw_only=True)
 class ParityCase:
     """A module parity case: a name, and whatever plain fields describe it (`module`, `reference`)."""
 
-    name: str = field(validator=_name)
-    fields: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_plain_mapping)
+    name: str = name_field("The case's name.")
+    fields: FrozenDict = plain_field()
+
+
+SHORT_FORMS: Mapping[type, str] = {Probe: "glob", Replacement: "pattern"}
+"""What a bare string in place of the mapping stands for."""
+
+OPEN_FIELDS: Mapping[type, tuple[OpenField, ...]] = {
+    TopologyConstraint: (
+        OpenField("axis", "name", "The mesh axis.", required=True),
+        OpenField("divides", "number or name", "What its size must divide."),
+        OpenField("minimum", "size", "The smallest size."),
+        OpenField("maximum", "size", "The largest size."),
+    ),
+    ParityCase: (
+        OpenField("module", "glob", "Glob over module FQNs.", required=True),
+        OpenField("reference", "import", "What computes the same, as package.module:name.", required=True),
+        OpenField("comparison", "comparison", "How values are compared."),
+    ),
+}
+"""Which of the fields that a class leaves open the settings know."""
 
 
 @frozen(kw_only=True)
@@ -324,38 +242,61 @@ class Contract:
     must be zero.
     """
 
-    name: str = field(default="", validator=_optional_text)
-    probes: tuple[Probe, ...] = _members_field(Probe)
-    invariants: tuple[Invariant, ...] = _members_field(Invariant)
-    training_only_targets: tuple[str, ...] = _names_field()
-    logical_shapes: FrozenDict = field(default=EMPTY, converter=_as_plain, validator=_shapes)
-    inference_only_sources: tuple[str, ...] = _names_field()
-    data: DataSemantics | None = None
-    shared_state: tuple[SharedState, ...] = _members_field(SharedState)
-    topology: tuple[TopologyConstraint, ...] = _members_field(TopologyConstraint)
-    parity_cases: tuple[ParityCase, ...] = _members_field(ParityCase)
-    replacements: tuple[Replacement, ...] = _members_field(Replacement)
-    placeholders: tuple[str, ...] = _names_field()
-    lazy_buffers: tuple[str, ...] = _names_field()
-    ties: tuple[tuple[str, ...], ...] = field(default=(), converter=_as_groups, validator=_groups)
-    recipes: tuple[Recipe, ...] = _members_field(Recipe)
+    name: str = text_field("The contract's name, for reports.")
+    probes: tuple[Probe, ...] = members_field(Probe, "Parameters that must be there.")
+    invariants: tuple[Invariant, ...] = members_field(
+        Invariant, "Conditions on the live model, each with its checker.", unique="name"
+    )
+    training_only_targets: tuple[str, ...] = names_field(
+        "Live tensors that have no checkpoint source on purpose.", globs=True
+    )
+    inference_only_sources: tuple[str, ...] = names_field(
+        "Checkpoint keys that have no live target on purpose.", globs=True
+    )
+    logical_shapes: FrozenDict = shapes_field(
+        "The global shape without padding of tensors whose storage is larger, by glob."
+    )
+    data: DataSemantics | None = part_field(DataSemantics, "What the model expects of its batches.")
+    shared_state: tuple[SharedState, ...] = members_field(
+        SharedState, "State that modules share during a step.", unique="name"
+    )
+    topology: tuple[TopologyConstraint, ...] = members_field(
+        TopologyConstraint, "Bounds on the sizes of mesh axes, for D318."
+    )
+    parity_cases: tuple[ParityCase, ...] = members_field(
+        ParityCase, "Modules that must compute what a reference does. Without effect (D109).", unique="name"
+    )
+    replacements: tuple[Replacement, ...] = members_field(Replacement, "Module replacements that must have happened.")
+    placeholders: tuple[str, ...] = names_field(
+        "Globs over the names of classes that must not be left in the final tree.", globs=True
+    )
+    lazy_buffers: tuple[str, ...] = names_field(
+        "Buffers that are built at first use, so that meta is right before.", globs=True
+    )
+    ties: tuple[tuple[str, ...], ...] = groups_field(
+        "Groups of globs over tensors: each group is one tensor under several names."
+    )
+    recipes: tuple[Recipe, ...] = members_field(Recipe, "How buffers are computed from the configuration, for D404.")
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.data, (DataSemantics, type(None))):
-            raise ContractError("Contract.data", f"expected DataSemantics, got {_shown(self.data)}")
-        for name in ("invariants", "shared_state", "parity_cases"):
-            names = [item.name for item in getattr(self, name)]
-            twice = sorted({item for item in names if names.count(item) > 1})
+            raise ContractError("Contract.data", f"expected DataSemantics, got {shown(self.data)}")
+        for attribute in fields(Contract):
+            unique = setting_of(attribute).unique
+            values = [getattr(member, unique) for member in getattr(self, attribute.name)] if unique else []
+            twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
-                raise ContractError(f"Contract.{name}", f"expected unique names, got {', '.join(twice)} twice")
+                raise ContractError(
+                    f"Contract.{attribute.name}", f"expected unique names, got {', '.join(twice)} twice"
+                )
 
 
 @frozen(kw_only=True)
 class DataStage:
     """One stage of the data pipeline and the forward fields that it fills."""
 
-    name: str = field(validator=_name)
-    fields: tuple[str, ...] = _names_field()
+    name: str = name_field("The stage's name.")
+    fields: tuple[str, ...] = names_field()
 
 
 @frozen(kw_only=True)
@@ -367,9 +308,9 @@ class DataPipeline:
     None when that is not known; `processor_revision` pins the processor or tokenizer.
     """
 
-    stages: tuple[DataStage, ...] = _members_field(DataStage)
-    runtime_fields: tuple[str, ...] = _names_field()
-    labels_shifted: bool | None = field(default=None, validator=_optional_bool)
+    stages: tuple[DataStage, ...] = members_field(DataStage)
+    runtime_fields: tuple[str, ...] = names_field()
+    labels_shifted: bool | None = optional_flag_field()
     processor_revision: str | None = None
 
 
@@ -392,6 +333,6 @@ def contract_from_mapping(data: Mapping[str, Any], where: str = "contract") -> C
 
     Raises `ContractError` with every problem found; each place begins with `where`.
     """
-    from ._contract_mapping import read_contract
+    from .contract_mapping import read_contract
 
     return read_contract(data, where)

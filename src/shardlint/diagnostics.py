@@ -1,4 +1,4 @@
-"""The engine's own findings: SL001 to SL009. They cannot be suppressed unless `SUPPRESSIBLE` says so."""
+"""The engine's own findings: SL001 to SL010. They cannot be suppressed unless `SUPPRESSIBLE` says so."""
 
 from __future__ import annotations
 
@@ -132,6 +132,16 @@ DIAGNOSTICS = {
             does="A flag, a setting or an argument asked for work of which nothing was done.",
             why="A green result would stand for work that nobody did.",
             remedy="Give the run what it lacks (a model, an optimizer, a checkpoint, a trace), or stop asking for it.",
+        ),
+        Diagnostic(
+            code="SL010",
+            name="ranks-ask-differently",
+            severity=Severity.ERROR,
+            suppressible=False,
+            does="The ranks of a job were given different settings, rules, packs, versions or arguments.",
+            why="What one rank leaves out is not looked for there, so the job's result does not hold for that rank.",
+            remedy="Give every rank the same arguments and the same configuration file (`--config`), and install the "
+            "same versions on every node.",
         ),
     )
 }

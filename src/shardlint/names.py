@@ -8,7 +8,9 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
+from typing import Any
 
+_NUMBER = re.compile(r"[+-]?[0-9.]+(?:e[+-]?[0-9]+)?|[+-]?inf|nan")
 _DIGITS = re.compile(r"([0-9]+)")
 _INDEX = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z")
 _CLASS = re.compile(r"\[!?\]?[^\]]*\]")
@@ -256,6 +258,14 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def csv_cell(value: Any) -> Any:
+    """The value; a text without control characters, and such that no spreadsheet takes it for a formula."""
+    if not isinstance(value, str):
+        return value
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(shown) else shown
 
 
 def _escaped(char: str) -> str:

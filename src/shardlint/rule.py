@@ -339,13 +339,17 @@ class Rule:
         ranks: Iterable[int] = (),
         key: str = "",
     ) -> Finding:
-        """Build a finding of this rule; why and remediation come from the rule's page unless given."""
+        """
+        Build a finding of this rule; why and remediation come from the rule's page unless given.
+
+        A subject without visible characters (a tensor may be named so) is shown in quotes.
+        """
         return Finding(
             code=self.code,
             name=self.name,
             phase=self.phase,
             severity=severity or self.severity,
-            subject=subject,
+            subject=_quoted(subject),
             kind=kind,
             message=message,
             evidence=evidence,
@@ -358,10 +362,23 @@ class Rule:
         )
 
 
+def _quoted(subject: Any) -> Any:
+    """The subject, in quotes when nothing of it shows; what is no text is left to the check of `Finding`."""
+    return repr(subject) if isinstance(subject, str) and not subject.strip() else subject
+
+
 class HeavyRule(Rule, abstract=True):
     """A rule that reads weights: evaluated only when asked for, with the live target at hand."""
 
     cost = Cost.HEAVY
+
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
+        """
+        What this rank lacks to begin with, in plain words; empty when it can begin.
+
+        The ranks of a job run a heavy rule together, so that one which cannot begin keeps the others from waiting.
+        """
+        return ""
 
     def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
         """

@@ -43,6 +43,19 @@ class Target:
 
 
 @frozen(kw_only=True)
+class Fusion:
+    """
+    Stored tensors that another checkpoint stores as one: `sources`, put together along `dim`, are `target`.
+
+    The names are whole, and each `*` in them stands for the same text in all.
+    """
+
+    sources: tuple[str, ...]
+    target: str
+    dim: int = 0
+
+
+@frozen(kw_only=True)
 class LiveTarget:
     """
     The live objects that a heavy rule may read, and its limits.
@@ -51,9 +64,10 @@ class LiveTarget:
     `sample` is the fraction of the weights to compare; below one, nothing passes. `reports` is a folder for report
     files. `reference` is another checkpoint to compare `checkpoint` with, when there is no model. `renames` are the
     owner's renamings of checkpoint keys. `external` describes tensors outside the module
-    (`shardlint.weights.ExternalState`). `replicas` is `digest` or `full`, None for what the rule's options say.
-    `rank_timeout` is how many seconds a rank of a job may be silent, None for the rule's own limit. `stop` is asked
-    again and again whether to end early, with what was found until then.
+    (`shardlint.weights.ExternalState`). `allow_cast` are the dtypes that `checkpoint` may have on purpose where
+    `reference` has another one, `fusions` relate tensors of the two. `replicas` is `digest` or `full`, None for what
+    the rule's options say. `rank_timeout` is how many seconds a rank of a job may be silent, None for the rule's own
+    limit. `stop` is asked again and again whether to end early, with what was found until then.
     """
 
     model: Any = None
@@ -67,9 +81,19 @@ class LiveTarget:
     reference: Path | None = None
     renames: tuple[tuple[str, str], ...] = ()
     external: Any = None
+    allow_cast: tuple[str, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
     replicas: Literal["digest", "full"] | None = None
     rank_timeout: float | None = None
     stop: Callable[[], bool] | None = None
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with a leading `~` resolved. Raises `TargetError` for the home folder of a user who does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise TargetError(f"{str(path)!r}: no home folder is known for it: {error}") from None
 
 
 def completed(model: Any, more: Target) -> Target:

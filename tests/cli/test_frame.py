@@ -19,16 +19,16 @@ HELP = {"-h", "--help"}
 
 # Every flag there is. A flag is a promise: add one here on purpose, and take none away.
 FLAGS = {
-    "shardlint": {"-V", "--version"} | HELP,
+    "shardlint": {"-V", "--version", "-v", "--verbose"} | HELP,
     "lint": {"--heavy", "--fail-level", "--exit-zero", "--as-of", "--no-suppressions", "--show-suppressed"}
     | {"--output-format", "--color", "-q", "--quiet", "-v", "--verbose", "--timing", "--collapse", "--no-collapse"}
     | {"--rank-timeout"}
-    | {"--reference", "--sample", "--max-memory", "--replicas", "--weight-report"}
+    | {"--reference", "--allow-cast", "--sample", "--max-memory", "--replicas", "--weight-report", "--external"}
     | PACKS
     | SELECTION
     | TARGET
     | HELP,
-    "snapshot": {"-o", "--output"} | PACKS | TARGET | HELP,
+    "snapshot": {"-o", "--output", "--external"} | PACKS | TARGET | HELP,
     "ownership": {"-o", "--output", "--output-format", "--collapse", "--no-collapse", "--match", "--rank"}
     | PACKS
     | TARGET
@@ -230,3 +230,14 @@ def test_closed_standard_input_is_told():
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "Error: standard input is closed; expected facts as `shardlint snapshot` writes them\n"
+
+
+def test_the_version_with_what_it_limits(run, monkeypatch):
+    monkeypatch.setattr("shardlint.versions.installed_versions", lambda: {"transformers": "4.44.0", "numpy": "2.0"})
+    for arguments in (("--version", "-v"), ("-v", "--version")):
+        lines = run(*arguments).out.splitlines()
+        assert lines[0] == f"shardlint {__version__}"
+        assert "transformers 4.44.0 (tried: 4.48.3 to 5.24.0)" in lines
+        assert "limited: transformers 4.44.0 is outside of what was tried, 4.48.3 to 5.24.0" in lines
+        assert any(line.startswith("limited: transformers below 5.0: ") for line in lines)
+    assert "goes with --version" in run("-v", "rules").err

@@ -59,8 +59,9 @@ def test_exit_zero_turns_1_into_0_and_leaves_2(run, faulty):
         (("--severity", "D401=off"), 0),
         (("--ignore", "D4"), 0),
         (("--ignore", "D4", "--select", "D401"), 1),
-        (("--select", "D1,D2"), 0),
-        (("--select", "D1", "--extend-select", "D401"), 1),
+        (("--select", "D2"), 0),
+        (("--select", "D1,D2"), 2),  # nothing of D1 could be judged
+        (("--select", "D2", "--extend-select", "D401"), 1),
     ],
 )
 def test_selection_and_severity_decide(run, faulty, arguments, status):

@@ -105,3 +105,9 @@ def test_a_glob_that_matches_nothing_is_the_users_mistake(run, snapshot):
     done = run("ownership", snapshot("llama-fsdp2"), "--match", "decoder.*", "--isolated")
     assert done.status == 2
     assert "--match decoder.*: expected the name of a parameter" in done.err
+
+
+def test_a_rank_that_is_not_there_is_a_usage_error(run, tmp_path):
+    (tmp_path / "facts.json").write_text('{"version": 1, "sharding": {}}')
+    shown = run("ownership", "facts.json", "--rank", "99")
+    assert (shown.status, "expected a rank of this run" in shown.err) == (2, True)

@@ -11,8 +11,10 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, M
 
 from shardlint import Target
 from shardlint.collect import collect
+from shardlint.collect.tensors import sample_of
 from shardlint.contract import Contract, Invariant
 from shardlint.facts.codec import encode_facts
+from shardlint.introspect.walk import walk
 
 TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
 HOOKS = (
@@ -110,8 +112,10 @@ def test_memory_can_still_be_resized():
     """FSDP frees gathered parameters by resizing their storage; what numpy has seen refuses that for ever."""
     model = llama()
     model.norm = nn.Linear(2, 2)
-    model.register_buffer("flags", torch.ones(4, dtype=torch.bool))
-    assert collect(Target(model=model)).values.tensors
+    model.register_buffer("flags", torch.ones(4, dtype=torch.bool), persistent=False)
+    facts = collect(Target(model=model))
+    assert facts.values.tensors
+    assert sample_of(walk(model))
     assert all(item.untyped_storage().resizable() for item in (*model.parameters(), *model.buffers()))
 
 

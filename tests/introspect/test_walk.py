@@ -8,7 +8,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper, offload_wrapper
 
 from shardlint.introspect import walk as walk_module
-from shardlint.introspect.walk import walk, wrapper_segment
+from shardlint.introspect.walk import walk
+from shardlint.introspect.wrappers import wrapper_segment
 
 
 def tensor_names(model):

@@ -49,7 +49,7 @@ CRASHES = {
     "rule_empties_facts": r"it changed the facts, which are frozen; its findings are not used",
     "rule_exits": r"SystemExit: 0",
     "rule_forges": r"it must yield findings of FOR001 rule-forges, and yielded one of HEA001 rule-forges",
-    "rule_never_ends": r"it yielded more than 50 findings and was stopped",
+    "rule_never_ends": r"it yielded more than 100 findings and was stopped",
     "rule_raises": r"ZeroDivisionError: all is lost",
     "rule_raises_base": r"Stop: enough",
     "rule_recurses": r"RecursionError: maximum recursion depth exceeded",
@@ -62,7 +62,8 @@ FOUND_BEFORE_THE_CRASH = {"rule_raises": 1, "rule_yields_rubbish": 1, "rule_neve
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardlint.engine.runner.FINDING_LIMIT", 50)
+    monkeypatch.setattr("shardlint.engine.judging.FINDING_LIMIT", 50)
+    monkeypatch.setattr("shardlint.engine.judging.COUNT_LIMIT", 100)
 
 
 def run(registry: Registry) -> Evaluation:

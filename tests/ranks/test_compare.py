@@ -3,7 +3,8 @@
 from attrs import evolve
 
 from shardlint.facts import Facts, LayoutFacts, MeshFacts, OwnershipFacts, ReductionFacts, ShardingFacts, UnitFacts
-from shardlint.ranks.compare import BUCKETS, bucket_of, compare_ranks, groups_of, rows_of, summary_of
+from shardlint.ranks.compare import BUCKETS, bucket_of, compare_ranks, groups_of, summary_of
+from shardlint.ranks.rows import fact_rows, key_of
 from support.rank_threads import run_ranks
 
 
@@ -46,8 +47,10 @@ def test_the_rank_that_differs_is_named_with_the_first_difference():
     assert (extra.fqn, extra.field, extra.ranks, extra.value) == ("layers.40.weight", "present", (3,), "present")
     assert (dtype.fqn, dtype.field, dtype.ranks) == ("layers.7.weight", "dtype", (2,))
     assert (dtype.value, dtype.reference, dtype.reference_rank) == ("bfloat16", "float32", 0)
-    asked = {bucket_of("layers.7.weight")}
-    assert results[2][1].sent < 600 + 150 * sum(bucket_of(f"layers.{i}.weight") in asked for i in range(40))
+    asked = {bucket_of(key_of("parameter", "layers.7.weight"))}
+    assert results[2][1].sent < 600 + 350 * sum(
+        bucket_of(key_of("parameter", f"layers.{i}.weight")) in asked for i in range(40)
+    )
 
 
 def test_a_rank_without_a_model_is_not_compared():
@@ -94,7 +97,7 @@ def test_digests_do_not_depend_on_the_order_of_units():
     records = [evolve(record, unit=index % 2) for index, record in enumerate(facts.parameters)]
     facts = evolve(facts, units=facts.units * 2, parameters=tuple(records))
     turned = evolve(facts, parameters=tuple(records[1::2] + records[::2]))
-    left, right = (summary_of(item, rows_of(item), 0) for item in (facts, turned))
+    left, right = (summary_of(item, fact_rows(Facts(sharding=item)), 0) for item in (facts, turned))
     assert left == right
     assert len(left.digests) == BUCKETS
 

@@ -2,7 +2,9 @@
 
 import threading
 
-from shardlint.engine.runner import Outcome, Status
+from attrs import evolve
+
+from shardlint.engine.runner import Hindrance, Outcome, Status
 from shardlint.facts import FrozenDict
 from shardlint.ranks.job import Job, JobReport
 from shardlint.ranks.store import JobError
@@ -97,3 +99,72 @@ def test_a_report_that_cannot_be_written_ends_every_rank():
     results = run_ranks(2, function)
     assert isinstance(results[0][0], OSError)
     assert isinstance(results[1][0], JobError)
+
+
+def test_a_heavy_rule_that_one_rank_cannot_run_runs_on_none():
+    def agree(place):
+        here = {"V002": Hindrance(), "V003": Hindrance()}
+        if place.rank == 1:
+            here["V002"] = Hindrance(Status.BLOCKED, "blocked by D401")
+        return Job(place, 5.0).agree_on_heavy(here)
+
+    results = run_ranks(3, agree)
+    assert [results[rank][0] for rank in range(3)] == [
+        {"V002": Hindrance(Status.BLOCKED, "rank 1: blocked by D401")}
+    ] * 3
+
+
+def test_a_heavy_rule_that_one_rank_was_not_asked_to_run_runs_on_none():
+    results = run_ranks(2, lambda place: Job(place, 5.0).agree_on_heavy({} if place.rank else {"V003": Hindrance()}))
+    hindrance = Hindrance(Status.NOT_EVALUATED, "rank 1: it was not asked to run the rule")
+    assert results[0][0] == results[1][0] == {"V003": hindrance}
+
+
+def test_the_first_rank_leaves_when_its_last_word_was_read(monkeypatch):
+    from shardlint.ranks import converse
+
+    monkeypatch.setattr(converse, "LEAVING_SECONDS", 60.0)
+    read = []
+    have_read = converse._Turn.have_read
+
+    def slowly(turn):
+        threading.Event().wait(0.2)
+        read.append(turn.place.rank)
+        have_read(turn)
+
+    monkeypatch.setattr(converse._Turn, "have_read", slowly)
+
+    def agree(place):
+        Job(place, 5.0).agree(report())
+        return sorted(read) if place.rank == 0 else None
+
+    assert run_ranks(3, agree)[0][0] == [1, 2]
+
+
+def test_the_first_rank_does_not_wait_for_ever_for_readers_that_died(monkeypatch):
+    from shardlint.ranks import converse
+
+    monkeypatch.setattr(converse, "LEAVING_SECONDS", 0.1)
+    monkeypatch.setattr(converse._Turn, "have_read", lambda _turn: None)
+    joint = run_ranks(2, lambda place: Job(place, 5.0).agree(report()))
+    assert joint[0][0].exit_status == 0
+
+
+def test_a_report_that_every_rank_has_is_not_sent():
+    sizes = {}
+    for count in (1, 300):
+        results = run_ranks(4, lambda place, n=count: Job(place, 5.0).agree(report(*map(finding, map(str, range(n))))))
+        assert len({results[rank][0] for rank in range(4)}) == 1
+        assert (len(results[3][0].findings), results[3][0].exit_status) == (count, 1)
+        assert results[3][0].metadata["ranks"] == 4
+        sizes[count] = [(results[rank][1].sent, results[rank][1].received) for rank in range(4)]
+    assert sizes[1] == sizes[300]
+
+
+def test_equal_ranks_get_the_report_of_rank_0():
+    def agree(place):
+        mine = evolve(report(finding("x")), metadata=FrozenDict(rank=place.rank))
+        return Job(place, 5.0).agree(mine)
+
+    joint = run_ranks(3, agree)
+    assert [joint[rank][0].metadata for rank in range(3)] == [{"rank": 0, "ranks": 3}] * 3

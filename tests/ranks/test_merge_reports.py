@@ -4,6 +4,7 @@ import pytest
 from attrs import evolve
 
 from shardlint.engine.runner import Status
+from shardlint.facts import FrozenDict
 from shardlint.ranks.merge_reports import RanksReport, decode_report, digest_source, encode_report, merge
 from shardlint.report import Verdict
 from shardlint.report.model import verdict_of
@@ -58,3 +59,19 @@ def test_suppressed_findings_are_joined_with_their_reasons():
     found = joined(evolve(report(), suppressed=sample().suppressed), report())
     (hidden,) = found.suppressed
     assert (hidden.reason, hidden.finding.ranks) == ("known since March", (0,))
+
+
+def test_the_number_of_the_rank_is_no_difference_of_opinion():
+    first, second = (sample(metadata=FrozenDict({"rank": rank, "model": "M"})) for rank in (0, 1))
+    assert digest_source(first) == digest_source(second)
+
+
+def test_a_rule_that_a_rank_left_out_is_not_clean_for_the_job():
+    found = joined(report(outcomes=(outcome("D408", Status.CLEAN),)), report(outcomes=()))
+    (kept,) = found.outcomes
+    assert (kept.status, kept.reason) == (Status.LEFT_OUT, "rank 1: it left this rule out")
+
+
+def test_ranks_of_a_finding_are_sorted():
+    (finding,) = joined(report(tie(ranks=(1, 0))), report()).findings
+    assert finding.ranks == (0, 1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from shardlint.weights import RowKind, RowStatus, WeightsVerdict, compare_checkpoints, faults
-from shardlint.weights.checkpoints import slabs
+from shardlint.weights.checkpoint_boxes import slabs
 from shardlint.weights.compare.bits import bits_of
 from shardlint.weights.storage.dcp import read_folder
 from shardlint.weights.storage.reader import Reader

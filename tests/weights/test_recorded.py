@@ -15,6 +15,7 @@ from shardlint.introspect.walk import walk
 from shardlint.loading.load_report import load_facts
 from shardlint.loading.plan import collect_plan
 from shardlint.loading.recorded_conversions import pristine, signature
+from shardlint.testing import run_rule
 from shardlint.weights import (
     ExportUnknownError,
     RowKind,
@@ -318,7 +319,7 @@ def test_a_model_with_both_names_is_ambiguous(llama, tmp_path):  # noqa: F811
         for text in rows.values()
     )
     plan = plan_of(model, folder)
-    found = list(ConversionAmbiguous().check(Facts(plan=plan)))
+    found = run_rule(ConversionAmbiguous, Facts(plan=plan)).findings
     assert found
     assert {key for item in found for key in item.evidence["keys"]} == {"norm.weight", "model.norm.weight"}
 

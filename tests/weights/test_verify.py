@@ -546,7 +546,7 @@ def test_replicas_of_tensors_without_a_source_are_their_own_fault():
     result = Result(rows=(row, other), replicas=groups, checkpoint="x", world_size=3)
     assert result.verdict is WeightsVerdict.FAIL
     (fault,) = (fault for fault in faults(evolve(result, rows=(row,), replicas=groups[:1])))
-    assert (fault.what, fault.subject, fault.ranks) == ("replicas", "a", (2, 0, 1))
+    assert (fault.what, fault.subject, fault.ranks) == ("replicas", "a", (0, 1, 2))
     assert fault.message == "its bits on rank 0..1 are not those on rank 2"
 
 

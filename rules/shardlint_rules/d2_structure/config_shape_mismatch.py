@@ -9,7 +9,7 @@ from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKin
 from shardlint.analysis.model_config import known_settings, model_configurations, text_part
 from shardlint.facts import PartConfig
 from shardlint.names import ROOT, owner_of
-from shardlint_rules._sizes import Part, Size, sizes_of
+from shardlint_rules._sizes import ConfigPart, Size, sizes_of
 
 
 class ConfigShapeMismatch(Rule):
@@ -55,7 +55,7 @@ class ConfigShapeMismatch(Rule):
                 continue
             config = text_part(configuration.config)
             if config is not None:
-                yield from sizes_of(Part.of(model, configuration, config), facts)
+                yield from sizes_of(ConfigPart.of(model, configuration, config), facts)
 
     def judge(self, subject: Size, facts: Facts) -> Iterable[Finding]:
         message = subject.difference()

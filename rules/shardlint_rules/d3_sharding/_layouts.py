@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from shardlint import NotEvaluated
+from shardlint.boxes import OTHER
 from shardlint.facts import LayoutFacts, MeshFacts, OwnershipFacts, ShardingFacts
 from shardlint.names import ranges
 
@@ -29,6 +31,18 @@ def once(records: Iterable[OwnershipFacts]) -> Iterator[OwnershipFacts]:
         if key not in seen:
             seen.add(key)
             yield record
+
+
+def strange_placement(layout: LayoutFacts, *, source: bool = False) -> str | None:
+    """The first placement (of the source) that is not understood, as it calls itself; None when all are."""
+    placements = layout.source_placements if source else (*layout.placements, *layout.source_placements)
+    return next((placement.text for placement in placements if placement.kind == OTHER), None)
+
+
+def refuse_strange(layout: LayoutFacts, *, source: bool = False) -> None:
+    """Raise `NotEvaluated` when some placement is not understood, so that nothing tells what a rank holds."""
+    if (text := strange_placement(layout, source=source)) is not None:
+        raise NotEvaluated(f"what the placement {text} holds is not known")
 
 
 def axes_that_shard(sharding: ShardingFacts, layout: LayoutFacts, dim: int) -> Iterator[tuple[str, int]]:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attrs import field, frozen
+
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.facts import OwnershipFacts, ShardingFacts
 from shardlint.names import listed, ordered
 
 from ._layouts import live
+
+_ADDING_KINDS = ("fsdp2", "hsdp", "replicate")
+
+
+@frozen
+class _Tie:
+    """Records of one parameter, or of two that a class declares as tied, which the groups `told` may show as well."""
+
+    fqn: str
+    records: list[OwnershipFacts]
+    declared: bool = False
+    told: list[list[OwnershipFacts]] = field(factory=list)
 
 
 class AliasContractConflict(Rule):
@@ -20,7 +34,7 @@ class AliasContractConflict(Rule):
     Brings the names of one parameter together (tied weights, shared modules) and compares the contract of each: owner
     unit, gradient domain, mesh axes, placements. Parameters that were one before they were wrapped count as one where
     torch numbers them (2.12 and later); else the ties that the model's classes declare are taken, when the config
-    asks for them.
+    asks for them. One sharded tensor that FSDP2 units share costs a second gather only, and is a warning.
 
     ## Why it is unsafe
     Two units then shard, gather and reduce the same weight by themselves. The tie is broken silently: two
@@ -38,29 +52,47 @@ class AliasContractConflict(Rule):
     needs = (Section.SHARDING,)
     related_config = ("tie_word_embeddings", "fsdp_plan")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, told = facts.require(Section.SHARDING), set[str]()
-        for records in _groups(sharding):
-            contracts = {sharding.contract_of(record) for record in records}
-            if len(contracts) > 1:
-                names = ordered(record.fqn for record in records)
-                told.update(names)
-                yield self.conflict(sharding, records, names, "are one parameter")
-        yield from self.declared(facts, sharding, told)
+    noun = "tied parameter"
 
-    def declared(self, facts: Facts, sharding: ShardingFacts, told: set[str]) -> Iterator[Finding]:
-        """Ties that the classes declare and that ended up in different units, where nothing else showed it."""
-        records = {record.fqn: record for record in live(sharding.parameters)}
+    def subjects(self, facts: Facts) -> Iterator[_Tie]:
+        sharding = facts.require(Section.SHARDING)
+        groups = {record.fqn: records for records in _groups(sharding) for record in records}
+        for records in {id(records): records for records in groups.values()}.values():
+            yield _Tie(records[0].fqn, records)
+        live_records = {record.fqn: record for record in live(sharding.parameters)}
         for pair in _declared_ties(facts):
-            ends = [records[name] for name in pair if name in records]
-            apart = len(ends) == 2 and ends[0].identity != ends[1].identity and ends[0].owner != ends[1].owner
-            tellable = any(end.origin is None for end in ends) and any(end.managed for end in ends)
-            if apart and tellable and not told.intersection(pair):
-                yield self.conflict(sharding, ends, ordered(pair), "are declared as tied")
+            ends = [live_records[name] for name in pair if name in live_records]
+            if len(ends) == 2 and ends[0].identity != ends[1].identity:
+                told = [groups[name] for name in pair if name in groups]
+                yield _Tie(pair[0], ends, declared=True, told=told)
+
+    def judge(self, tie: _Tie, facts: Facts) -> Iterator[Finding]:
+        sharding = facts.require(Section.SHARDING)
+        names = ordered(record.fqn for record in tie.records)
+        if not tie.declared:
+            if _disagree(sharding, tie.records):
+                yield self.conflict(sharding, tie.records, names, "are one parameter")
+        elif not any(_disagree(sharding, records) for records in tie.told):
+            # A tie that the classes declare and that ended up in different units, where nothing else showed it.
+            apart = tie.records[0].owner != tie.records[1].owner
+            tellable = any(end.origin is None for end in tie.records) and any(end.managed for end in tie.records)
+            if apart and tellable:
+                yield self.conflict(sharding, tie.records, names, "are declared as tied")
 
     def conflict(
         self, sharding: ShardingFacts, records: list[OwnershipFacts], names: tuple[str, ...], relation: str
     ) -> Finding:
+        if _gathered_twice(sharding, records):
+            return self.finding(
+                subject=names[0],
+                owner=records[0].owner,
+                severity=Severity.WARNING,
+                message=f"{listed(names)} are one sharded tensor in several units, which each gather it: "
+                f"{listed(ordered(record.owner for record in records))}",
+                evidence={"aliases": names, "contracts": {one.fqn: _described(sharding, one) for one in records}},
+                why="Every unit gathers and reduces the tensor by itself: the result is right, at the cost of a second "
+                "copy in memory and a second communication in every step.",
+            )
         contracts = {record.fqn: _described(sharding, record) for record in records}
         owners = ordered(record.owner for record in records)
         where = f"owners {listed(ordered(owners))}" if len(owners) > 1 else "different domains, meshes or placements"
@@ -70,6 +102,21 @@ class AliasContractConflict(Rule):
             message=f"{listed(ordered(names))} {relation}, expected one contract, found {where}",
             evidence={"aliases": names, "contracts": contracts},
         )
+
+
+def _disagree(sharding: ShardingFacts, records: list[OwnershipFacts]) -> bool:
+    return len({sharding.contract_of(record) for record in records}) > 1
+
+
+def _gathered_twice(sharding: ShardingFacts, records: list[OwnershipFacts]) -> bool:
+    """Whether all names are of one sharded tensor, in units that each add to its one gradient: they differ in owner."""
+    units = [sharding.unit_of(record) for record in records]
+    shared = len({record.identity for record in records}) == 1 and all(record.origin is not None for record in records)
+    return (
+        shared
+        and all(unit is not None and unit.kind in _ADDING_KINDS for unit in units)
+        and len({sharding.contract_of(record)[1:] for record in records}) == 1
+    )
 
 
 def _groups(sharding: ShardingFacts) -> Iterator[list[OwnershipFacts]]:

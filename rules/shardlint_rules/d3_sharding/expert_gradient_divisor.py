@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import DENSE, EXPERT, ShardingFacts
-from shardlint.names import listed, ordered
+from shardlint.facts import DENSE, EXPERT, ShardingFacts, UnitFacts
 
 from ._layouts import ranks_text
 
@@ -37,36 +36,41 @@ class ExpertGradientDivisor(Rule):
     needs = (Section.SHARDING,)
     related_config = ("ep_size", "gradient_divide_factor")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "expert unit"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[UnitFacts, set[float], list[str]]]:
         sharding = facts.require(Section.SHARDING)
-        experts = [unit for unit in sharding.units if set(unit.domains) == {EXPERT}]
-        if not experts:
-            return
         dense, unknown = _dense_divisors(sharding)
+        for unit in sharding.units:
+            if unit.domain_unknown or set(unit.domains) == {EXPERT}:
+                yield unit, dense, unknown
+
+    def judge(self, subject: tuple[UnitFacts, set[float], list[str]], facts: Facts) -> Iterator[Finding]:
+        unit, dense, unknown = subject
+        if unit.domain_unknown:
+            raise NotEvaluated(unit.domain_unknown)
         if unknown or not dense:
             raise NotEvaluated("the divisor of the dense gradients is unknown" if unknown else "no unit is dense")
+        reductions = facts.require(Section.SHARDING).reductions
+        reduction = reductions[unit.reduction] if unit.reduction is not None else None
+        if reduction is None or reduction.divisor is None:
+            raise NotEvaluated(f"the divisor is unknown of {unit.name}")
         wanted = ", ".join(f"{divisor:g}" for divisor in sorted(dense))
-        for unit in experts:
-            reduction = sharding.reductions[unit.reduction] if unit.reduction is not None else None
-            if reduction is None or reduction.divisor is None:
-                unknown.append(unit.name)
-            elif reduction.divisor not in dense:
-                yield self.finding(
-                    subject=unit.name,
-                    kind=SubjectKind.UNIT,
-                    owner=unit.owner,
-                    message=(
-                        f"expected expert gradients to be divided by {wanted} like the dense ones, found "
-                        f"{reduction.divisor:g} (summed over {ranks_text(reduction.ranks)})"
-                    ),
-                    evidence={
-                        "divisor": reduction.divisor,
-                        "dense_divisors": tuple(sorted(dense)),
-                        "ranks": reduction.ranks,
-                    },
-                )
-        if unknown:
-            raise NotEvaluated(f"the divisor is unknown of {listed(ordered(unknown))}")
+        if reduction.divisor not in dense:
+            yield self.finding(
+                subject=unit.name,
+                kind=SubjectKind.UNIT,
+                owner=unit.owner,
+                message=(
+                    f"expected expert gradients to be divided by {wanted} like the dense ones, found "
+                    f"{reduction.divisor:g} (summed over {ranks_text(reduction.ranks)})"
+                ),
+                evidence={
+                    "divisor": reduction.divisor,
+                    "dense_divisors": tuple(sorted(dense)),
+                    "ranks": reduction.ranks,
+                },
+            )
 
 
 def _dense_divisors(sharding: ShardingFacts) -> tuple[set[float], list[str]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import EXPERT, UnitFacts
 from shardlint.names import listed, ordered
 
@@ -34,18 +34,25 @@ class ExpertInRootUnit(Rule):
     needs = (Section.SHARDING,)
     related_config = ("fsdp_plan", "fsdp_wrap_modules")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        for unit in facts.require(Section.SHARDING).units:
-            experts = unit.domains.get(EXPERT, ())
-            if experts and unit.at_root and not _own_group(unit):
-                yield self.finding(
-                    subject=unit.name,
-                    kind=SubjectKind.UNIT,
-                    owner=unit.owner,
-                    message=f"expected no expert parameter in the root unit, found {len(experts)}: "
-                    f"{listed(ordered(experts))}",
-                    evidence={"parameters": experts},
-                )
+    noun = "root unit"
+
+    def subjects(self, facts: Facts) -> Iterable[UnitFacts]:
+        units = facts.require(Section.SHARDING).units
+        return (unit for unit in units if unit.at_root and (unit.domains or unit.domain_unknown))
+
+    def judge(self, unit: UnitFacts, facts: Facts) -> Iterator[Finding]:
+        experts = unit.domains.get(EXPERT, ())
+        if experts and not _own_group(unit):
+            yield self.finding(
+                subject=unit.name,
+                kind=SubjectKind.UNIT,
+                owner=unit.owner,
+                message=f"expected no expert parameter in the root unit, found {len(experts)}: "
+                f"{listed(ordered(experts))}",
+                evidence={"parameters": experts},
+            )
+        elif unit.domain_unknown:
+            raise NotEvaluated(unit.domain_unknown)
 
 
 def _own_group(unit: UnitFacts) -> bool:

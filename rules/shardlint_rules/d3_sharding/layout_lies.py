@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.boxes import Box
-from shardlint.facts import LayoutFacts, OwnershipFacts
-from shardlint.names import counted
+from shardlint.facts import LayoutFacts, OwnershipFacts, known
 
-from ._layouts import live, once
+from ._layouts import live, once, refuse_strange
 
 
 class LayoutLies(Rule):
@@ -38,25 +37,29 @@ class LayoutLies(Rule):
     severity = Severity.ERROR
     needs = (Section.SHARDING,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, unknown = facts.require(Section.SHARDING), []
+    noun = "parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[OwnershipFacts]:
+        sharding = facts.require(Section.SHARDING)
         for record in once(live(sharding.parameters)):
             layout = sharding.layout_of(record)
-            if "boxes" in layout.unknown:
-                unknown.append(record.fqn)
-            elif layout.replayed_shape is not None and "local_shape" not in layout.unknown:
-                yield from self.compare(record, layout)
-        if unknown:
-            raise NotEvaluated(
-                f"the layout of {counted(len(unknown), 'parameter')} is not known, among them {unknown[0]}"
-            )
+            on_mesh = known(layout.mesh) is not None or known(layout.source_mesh) is not None
+            if "boxes" in layout.unknown or (on_mesh and layout.replayed_shape is not None):
+                yield record
+
+    def judge(self, record: OwnershipFacts, facts: Facts) -> Iterator[Finding]:
+        layout = facts.require(Section.SHARDING).layout_of(record)
+        if "boxes" in layout.unknown or "local_shape" in layout.unknown:
+            refuse_strange(layout)
+            raise NotEvaluated("its layout is not known")
+        return self.compare(record, layout)
 
     def compare(self, record: OwnershipFacts, layout: LayoutFacts) -> Iterator[Finding]:
         if layout.replayed_shape != layout.local_shape:
             said, real = str(list(layout.replayed_shape or ())), str(list(layout.local_shape))
             what = "local shape"
-        elif layout.boxes is not None and layout.built is not None and layout.boxes != layout.built:
-            said, real = _text(layout.boxes), _text(layout.built)
+        elif (boxes := known(layout.boxes)) is not None and layout.built is not None and boxes != layout.built:
+            said, real = _text(boxes), _text(layout.built)
             what = "part of the tensor"
         else:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import OwnershipFacts, UnitFacts, known
 from shardlint.names import ordered
 
 from ._layouts import live
@@ -34,28 +35,34 @@ class MixedDtypeUnit(Rule):
     needs = (Section.SHARDING,)
     related_config = ("torch_dtype", "mp_policy")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, unknown = facts.require(Section.SHARDING), []
+    noun = "unit"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[UnitFacts, list[OwnershipFacts]]]:
+        sharding = facts.require(Section.SHARDING)
         for index, records in sharding.by_unit().items():
-            unit, dtypes = sharding.units[index], dict[str, list[str]]()
-            for record in live(records):
-                if record.requires_grad:
-                    dtypes.setdefault(record.dtype, []).append(record.fqn)
-            if len(dtypes) < 2 or unit.one_dtype_only is False:
-                continue
-            if unit.one_dtype_only is None:
-                unknown.append(unit.name)
-                continue
-            rare = min(sorted(dtypes), key=lambda dtype: len(dtypes[dtype]))
-            yield self.finding(
-                subject=unit.name,
-                kind=SubjectKind.UNIT,
-                owner=unit.owner,
-                message=(
-                    f"expected one dtype among the trainable parameters, found {', '.join(sorted(dtypes))}; "
-                    f"{rare}: {', '.join(ordered(dtypes[rare])[:4])}"
-                ),
-                evidence={"dtypes": {dtype: ordered(dtypes[dtype]) for dtype in sorted(dtypes)}},
-            )
-        if unknown:
-            raise NotEvaluated(f"unknown whether units take several dtypes: {', '.join(ordered(unknown)[:4])}")
+            trainable = [record for record in live(records) if record.requires_grad]
+            if trainable:
+                yield sharding.units[index], trainable
+
+    def judge(self, subject: tuple[UnitFacts, list[OwnershipFacts]], facts: Facts) -> Iterator[Finding]:
+        unit, trainable = subject
+        dtypes = dict[str, list[str]]()
+        for record in trainable:
+            if not record.dtype:
+                raise NotEvaluated(f"the dtype of {record.fqn} is not known")
+            dtypes.setdefault(known(record.dtype), []).append(known(record.fqn))
+        if len(dtypes) < 2 or unit.one_dtype_only is False:
+            return
+        if unit.one_dtype_only is None:
+            raise NotEvaluated("unknown whether units take several dtypes")
+        rare = min(sorted(dtypes), key=lambda dtype: len(dtypes[dtype]))
+        yield self.finding(
+            subject=unit.name,
+            kind=SubjectKind.UNIT,
+            owner=unit.owner,
+            message=(
+                f"expected one dtype among the trainable parameters, found {', '.join(sorted(dtypes))}; "
+                f"{rare}: {', '.join(ordered(dtypes[rare])[:4])}"
+            ),
+            evidence={"dtypes": {dtype: ordered(dtypes[dtype]) for dtype in sorted(dtypes)}},
+        )

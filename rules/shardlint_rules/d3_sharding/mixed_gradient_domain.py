@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import DENSE, EXPERT
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import DENSE, EXPERT, UnitFacts
 from shardlint.names import counted, listed, ordered
 
 
@@ -35,18 +35,24 @@ class MixedGradientDomain(Rule):
     needs = (Section.SHARDING,)
     related_config = ("fsdp_plan", "fsdp_wrap_modules")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        for unit in facts.require(Section.SHARDING).units:
-            domains = {name: unit.domains[name] for name in (DENSE, EXPERT) if unit.domains.get(name)}
-            if len(domains) > 1:
-                yield self.finding(
-                    subject=unit.name,
-                    kind=SubjectKind.UNIT,
-                    owner=unit.owner,
-                    message=(
-                        f"expected one gradient domain, found {len(domains[DENSE])} dense and "
-                        f"{counted(len(domains[EXPERT]), 'expert parameter')}, "
-                        f"among them {listed(ordered(domains[EXPERT]))}"
-                    ),
-                    evidence={"domains": domains},
-                )
+    noun = "unit"
+
+    def subjects(self, facts: Facts) -> Iterable[UnitFacts]:
+        return (unit for unit in facts.require(Section.SHARDING).units if unit.domains or unit.domain_unknown)
+
+    def judge(self, unit: UnitFacts, facts: Facts) -> Iterator[Finding]:
+        domains = {name: unit.domains[name] for name in (DENSE, EXPERT) if unit.domains.get(name)}
+        if len(domains) > 1:
+            yield self.finding(
+                subject=unit.name,
+                kind=SubjectKind.UNIT,
+                owner=unit.owner,
+                message=(
+                    f"expected one gradient domain, found {len(domains[DENSE])} dense and "
+                    f"{counted(len(domains[EXPERT]), 'expert parameter')}, "
+                    f"among them {listed(ordered(domains[EXPERT]))}"
+                ),
+                evidence={"domains": domains},
+            )
+        elif unit.domain_unknown:
+            raise NotEvaluated(unit.domain_unknown)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import OwnershipFacts, ShardingFacts, UnitFacts
 
 from ._layouts import live, once
@@ -47,18 +47,24 @@ class MonolithicRootUnit(Rule):
     related_config = ("fsdp_wrap_modules", "fsdp_plan")
     options_type = MonolithOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "root unit"
+
+    def subjects(self, facts: Facts) -> Iterator[tuple[UnitFacts, list[OwnershipFacts]]]:
         sharding = facts.require(Section.SHARDING)
+        for index, unit in enumerate(sharding.units):
+            if unit.at_root and unit.kind in _SHARDING_KINDS:
+                yield unit, list(sharding.of_unit(index))
+
+    def judge(self, subject: tuple[UnitFacts, list[OwnershipFacts]], facts: Facts) -> Iterator[Finding]:
+        sharding, (unit, records) = facts.require(Section.SHARDING), subject
+        if any("global_shape" in layout.unknown for layout in sharding.layouts):
+            raise NotEvaluated("the shapes of some parameters are not known")
         total = _elements(sharding, sharding.parameters)
         if total < self.options.min_elements:
             return
-        for index, unit in enumerate(sharding.units):
-            if not unit.at_root or unit.kind not in _SHARDING_KINDS:
-                continue
-            records = list(sharding.of_unit(index))
-            elements, blocks = _elements(sharding, records), _repeated(record.fqn for record in records)
-            if elements > total * self.options.share and blocks:
-                yield self.monolith(unit, elements, total, blocks)
+        elements, blocks = _elements(sharding, records), _repeated(record.fqn for record in records)
+        if elements > total * self.options.share and blocks:
+            yield self.monolith(unit, elements, total, blocks)
 
     def monolith(self, unit: UnitFacts, elements: int, total: int, blocks: dict[str, int]) -> Finding:
         names = ", ".join(f"{name}.* ({count})" for name, count in sorted(blocks.items())[:4])

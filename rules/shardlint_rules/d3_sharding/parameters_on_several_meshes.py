@@ -8,10 +8,12 @@ from attrs import field, frozen
 from attrs.validators import in_
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import ordered, ranges
 
 from ._layouts import live, once
+
+_UNDECLARED = "torch.nn.utils.clip_grad_norm_ raises over these; say how the loop clips in the option clipping"
 
 
 @frozen(kw_only=True)
@@ -20,10 +22,10 @@ class ClippingOptions:
     `clipping`: how the training loop clips gradients.
 
     `stock` is `torch.nn.utils.clip_grad_norm_` over all parameters, `per-mesh` a clipping of its own that
-    treats each mesh by itself, `none` no clipping.
+    treats each mesh by itself, `none` no clipping, `unknown` that nothing says it.
     """
 
-    clipping: str = field(default="stock", validator=in_(("stock", "per-mesh", "none")))
+    clipping: str = field(default="unknown", validator=in_(("unknown", "stock", "per-mesh", "none")))
 
 
 class ParametersOnSeveralMeshes(Rule):
@@ -32,7 +34,8 @@ class ParametersOnSeveralMeshes(Rule):
 
     ## What it does
     Brings the parameters that the optimizer holds together by their device mesh. More than one mesh, or distributed
-    tensors beside plain ones, is reported; a loop that clips mesh by mesh says so with the option
+    tensors beside plain ones, is reported for information, and as a warning where the option `clipping: stock` says
+    that the loop clips them all together; a loop that clips mesh by mesh says so with the option
     `clipping: per-mesh`, one that does not clip with `clipping: none`. Without an optimizer it is not evaluated.
 
     ## Why it is unsafe
@@ -53,12 +56,22 @@ class ParametersOnSeveralMeshes(Rule):
     related_config = ("max_grad_norm",)
     options_type = ClippingOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "set of clipped parameters"
+
+    def subjects(self, facts: Facts) -> Iterator[dict[str, list[OwnershipFacts]]]:
+        if meshes := _by_mesh(facts.require(Section.SHARDING)):
+            yield meshes
+
+    def subject_name(self, subject: dict[str, list[OwnershipFacts]]) -> str:
+        return "optimizer"
+
+    def judge(self, meshes: dict[str, list[OwnershipFacts]], facts: Facts) -> Iterator[Finding]:
         sharding = facts.require(Section.SHARDING)
-        meshes = _by_mesh(sharding)
-        if any("mesh" in layout.unknown for layout in sharding.layouts) and self.options.clipping == "stock":
+        if self.options.clipping in ("per-mesh", "none"):
+            return
+        if any("mesh" in layout.unknown for layout in sharding.layouts):
             raise NotEvaluated("the meshes of the parameters are unknown")
-        if len(meshes) < 2 or self.options.clipping != "stock":
+        if len(meshes) < 2:
             return
         if all(record.optimized is None for record in sharding.parameters):
             raise NotEvaluated("no optimizer was given, so it is unknown which parameters are clipped together")
@@ -67,7 +80,9 @@ class ParametersOnSeveralMeshes(Rule):
         yield self.finding(
             subject="optimizer",
             kind=SubjectKind.MODEL,
-            message=f"expected all clipped parameters on one mesh, found {'; '.join(parts)}",
+            severity=Severity.WARNING if self.options.clipping == "stock" else Severity.INFO,
+            message=f"expected all clipped parameters on one mesh, found {'; '.join(parts)}"
+            + ("" if self.options.clipping == "stock" else f"; {_UNDECLARED}"),
             evidence={"meshes": names},
         )
 
@@ -77,8 +92,7 @@ def _by_mesh(sharding: ShardingFacts) -> dict[str, list[OwnershipFacts]]:
     by_mesh: dict[str, list[OwnershipFacts]] = {}
     for record in once(live(sharding.parameters)):
         layout = sharding.layout_of(record)
-        unknown = "mesh" in layout.unknown or layout.flat is not None
-        if record.requires_grad and record.optimized is not False and not unknown:
+        if record.requires_grad and known(record.optimized) is not False and known(layout.flat) is None:
             mesh = sharding.mesh(layout.mesh)
             text = "no mesh" if mesh is None else f"mesh {mesh.text()} of ranks {ranges(mesh.ranks)}"
             by_mesh.setdefault(text, []).append(record)

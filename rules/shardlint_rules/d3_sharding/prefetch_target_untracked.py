@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.facts import UNTRACKED, UnitFacts
-from shardlint.names import listed, ordered
 
 
 class PrefetchTargetUntracked(Rule):
@@ -31,18 +30,22 @@ class PrefetchTargetUntracked(Rule):
     needs = (Section.SHARDING,)
     related_config = ("forward_prefetch", "backward_prefetch")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        seen, unknown = set[str](), []
+    noun = "unit with prefetch targets"
+
+    def subjects(self, facts: Facts) -> Iterator[UnitFacts]:
+        seen = set[str]()
         for unit in facts.require(Section.SHARDING).units:
             if unit.owner in seen:  # parameter groups of one module share their targets
                 continue
             seen.add(unit.owner)
-            if "forward_prefetch" in unit.unknown or "backward_prefetch" in unit.unknown:
-                unknown.append(unit.owner)
-            for direction, targets in (("forward", unit.forward_prefetch), ("backward", unit.backward_prefetch)):
-                yield from self.targets(unit, direction, targets)
-        if unknown:
-            raise NotEvaluated(f"the prefetch targets are unknown of {listed(ordered(unknown))}")
+            if unit.forward_prefetch or unit.backward_prefetch or _untold(unit):
+                yield unit
+
+    def judge(self, unit: UnitFacts, facts: Facts) -> Iterator[Finding]:
+        for direction, targets in (("forward", unit.forward_prefetch), ("backward", unit.backward_prefetch)):
+            yield from self.targets(unit, direction, targets)
+        if _untold(unit):
+            raise NotEvaluated(f"the prefetch targets are unknown of {unit.owner}")
 
     def targets(self, unit: UnitFacts, direction: str, targets: tuple[str, ...]) -> Iterator[Finding]:
         for target in dict.fromkeys(targets):
@@ -56,3 +59,7 @@ class PrefetchTargetUntracked(Rule):
                     evidence={"direction": direction, "targets": targets},
                     key=f"{direction}:{target}",
                 )
+
+
+def _untold(unit: UnitFacts) -> bool:
+    return "forward_prefetch" in unit.unknown or "backward_prefetch" in unit.unknown

@@ -8,9 +8,9 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
-from shardlint.boxes import boxes
-from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts
-from shardlint.names import counted, pattern_of
+from shardlint.boxes import PARTIAL, REPLICATE, boxes
+from shardlint.facts import LayoutFacts, OwnershipFacts, RankDifference, ReductionFacts, ShardingFacts, known
+from shardlint.names import pattern_of
 
 from ._layouts import live, once, ranks_text
 
@@ -19,6 +19,16 @@ from ._layouts import live, once, ranks_text
 class _Mixed:
     ranks: tuple[int, ...]
     reason: str
+
+
+@frozen
+class _Reduced:
+    """A managed parameter, the names that ranks exchange, and what the boxes of each layout and reduction told."""
+
+    fqn: str
+    record: OwnershipFacts
+    absent: dict[str, RankDifference]
+    by_boxes: dict[tuple[int, tuple[int, ...]], _Mixed | str | None]
 
 
 class ReductionMixesShards(Rule):
@@ -47,32 +57,38 @@ class ReductionMixesShards(Rule):
     needs = (Section.SHARDING,)
     related_config = ("ep_size", "fsdp_plan")
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[_Reduced]:
         sharding = facts.require(Section.SHARDING)
         differences = facts.ranks.differences if facts.ranks else ()
-        absent = _exchanged([difference for difference in differences if difference.field == "present"])
-        known: dict[tuple[int, tuple[int, ...]], _Mixed | None] = {}
-        unknown: list[str] = []
+        parameters = [difference for difference in differences if difference.kind == "parameter"]
+        absent = _exchanged([difference for difference in parameters if difference.field == "present"])
+        by_boxes: dict[tuple[int, tuple[int, ...]], _Mixed | str | None] = {}
         for record in once(live(sharding.parameters)):
-            reduction = sharding.reduction_of(record)
-            if record.managed and _untold(sharding.layout_of(record), reduction):
-                unknown.append(record.fqn)
-            if reduction is None or reduction.ranks is None or len(reduction.ranks) < 2:
-                continue
-            key = (record.layout, reduction.ranks)
-            if key not in known:
-                known[key] = _by_boxes(sharding, sharding.layout_of(record), reduction.ranks)
-            mixed = (
-                known[key]
-                or _by_names(record, absent, reduction.ranks)
-                or _by_count(facts, record, sharding.layout_of(record), reduction.ranks)
-            )
+            if record.managed:
+                yield _Reduced(record.fqn, record, absent, by_boxes)
+
+    def judge(self, subject: _Reduced, facts: Facts) -> Iterator[Finding]:
+        sharding, record = facts.require(Section.SHARDING), subject.record
+        layout, reduction = sharding.layout_of(record), sharding.reduction_of(record)
+        ranks = reduction.ranks if reduction is not None and reduction.ranks is not None else ()
+        seen: _Mixed | str | None = None
+        if len(ranks) > 1:
+            key = (record.layout, ranks)
+            if key not in subject.by_boxes:
+                subject.by_boxes[key] = _by_boxes(sharding, layout, ranks)
+            seen = subject.by_boxes[key]
+            mixed = seen if isinstance(seen, _Mixed) else _by_names(record, subject.absent, ranks)
+            mixed = mixed or _by_count(facts, record, layout, ranks)
             if mixed is not None:
-                yield self.mixed(record, mixed, reduction.ranks)
-        if unknown:
-            raise NotEvaluated(
-                f"unknown which ranks reduce {counted(len(unknown), 'cut parameter')}, among them {unknown[0]}"
-            )
+                yield self.mixed(record, mixed, ranks)
+                return
+        if isinstance(seen, str):
+            raise NotEvaluated(seen)
+        known(record.fqn)  # a name that is not known hides what the comparison of ranks says of it
+        if _untold(layout, reduction):
+            raise NotEvaluated("it may be cut, and which ranks reduce which part is unknown")
 
     def mixed(self, record: OwnershipFacts, mixed: _Mixed, ranks: tuple[int, ...]) -> Finding:
         return self.finding(
@@ -85,14 +101,17 @@ class ReductionMixesShards(Rule):
 
 def _untold(layout: LayoutFacts, reduction: ReductionFacts | None) -> bool:
     """Whether a parameter that ranks may hold different parts of is reduced over ranks that are not told."""
-    cut = any(source_placement.is_shard for source_placement in layout.source_placements)
+    cut = any(placement.kind not in (REPLICATE, PARTIAL) for placement in layout.source_placements)
     return "source" in layout.unknown or (cut and (reduction is None or reduction.ranks is None))
 
 
-def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | None:
+def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ...]) -> _Mixed | str | None:
+    """Which of the ranks held another part before data-parallel sharding; a text says why that is not known."""
     mesh = sharding.mesh(layout.source_mesh)
-    if mesh is None or mesh.coordinate is None:
+    if mesh is None:
         return None
+    if mesh.coordinate is None:
+        return "where this rank is on the mesh that cuts it is unknown" if _untold(layout, None) else None
     try:
         mine = boxes(layout.global_shape, mesh.shape, mesh.coordinate, layout.source_placements)
         others = {
@@ -100,8 +119,8 @@ def _by_boxes(sharding: ShardingFacts, layout: LayoutFacts, ranks: tuple[int, ..
             for rank in ranks
             if (place := mesh.coordinate_of(rank)) is not None
         }
-    except ValueError:  # a placement that nothing is known about: layout-lies says so
-        return None
+    except ValueError as error:  # a placement that is not understood
+        return str(error)
     different = tuple(rank for rank, other_boxes in others.items() if other_boxes != mine)
     if not different:
         return None
@@ -126,7 +145,7 @@ def _exchanged(absent: list[RankDifference]) -> dict[str, RankDifference]:
 
 
 def _by_names(record: OwnershipFacts, absent: dict[str, RankDifference], ranks: tuple[int, ...]) -> _Mixed | None:
-    difference = absent.get(record.fqn)
+    difference = absent.get(known(record.fqn))
     if difference is None:
         return None
     without = tuple(rank for rank in _ranks_without(difference) if rank in ranks)

@@ -9,10 +9,10 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
 from shardlint.analysis.model_config import EXPERT_COUNTS, config_number
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import glob_matches
 
-from ._layouts import axes_that_shard, live, once
+from ._layouts import axes_that_shard, live, once, refuse_strange
 
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_head_kv")
@@ -32,10 +32,14 @@ class HeadOptions:
 
 @frozen
 class _Family:
-    """What a dim of a parameter counts: `what`, how many of them the config declares, and in which dim they lie."""
+    """
+    What a dim of a parameter counts: `what`, and in which dim they lie.
+
+    `count` is how many of them the config declares, None when it does not.
+    """
 
     what: str
-    count: int
+    count: int | None
     dim: int
     severity: Severity = Severity.ERROR
 
@@ -67,35 +71,50 @@ class ShardCutsHead(Rule):
     related_config = ("tp_size", "ep_size", "num_key_value_heads")
     options_type = HeadOptions
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
-        sharding, config = facts.require(Section.SHARDING), facts.model.config if facts.model else None
-        records = once(live(sharding.parameters))
-        cut = [record for record in records if sharding.layout_of(record).source_mesh is not None]
-        if cut and not config:
-            raise NotEvaluated("the model has no configuration that says how many heads and experts there are")
-        for record in cut:
-            family = _family(record.fqn, config or {}, len(sharding.layout_of(record).global_shape))
-            if family is not None and not any(glob_matches(glob, record.fqn) for glob in self.options.replicated):
-                yield from self.cuts(sharding, record, family)
-        if any("source" in layout.unknown for layout in sharding.layouts):
-            raise NotEvaluated("the layout before data-parallel sharding is unknown")
+    noun = "parameter of heads, experts or tokens"
 
-    def cuts(self, sharding: ShardingFacts, record: OwnershipFacts, family: _Family) -> Iterator[Finding]:
+    def subjects(self, facts: Facts) -> Iterator[OwnershipFacts]:
+        sharding = facts.require(Section.SHARDING)
+        for record in once(live(sharding.parameters)):
+            layout = sharding.layout_of(record)
+            on_mesh = known(layout.source_mesh) is not None or "source" in layout.unknown
+            if on_mesh and _family(record.fqn, None, len(layout.global_shape)) is not None:
+                yield record
+
+    def judge(self, record: OwnershipFacts, facts: Facts) -> Iterator[Finding]:
+        sharding, config = facts.require(Section.SHARDING), facts.require(Section.MODEL).config
+        if any(glob_matches(glob, record.fqn) for glob in self.options.replicated):
+            return
+        layout = sharding.layout_of(record)
+        if "source" in layout.unknown:
+            raise NotEvaluated("the layout before data-parallel sharding is unknown")
+        refuse_strange(layout, source=True)
+        if not any(placement.is_shard for placement in layout.source_placements):
+            return
+        if not config:
+            raise NotEvaluated("the model has no configuration that says how many heads and experts there are")
+        family = _family(record.fqn, config, len(layout.global_shape))
+        if family is None or family.count is None:
+            raise NotEvaluated("the configuration does not say how many there are of what it holds")
+        yield from self.cuts(sharding, record, family, family.count)
+
+    def cuts(self, sharding: ShardingFacts, record: OwnershipFacts, family: _Family, whole: int) -> Iterator[Finding]:
         for axis, size in axes_that_shard(sharding, sharding.layout_of(record), family.dim):
-            if family.count % size:
-                valid = tuple(degree for degree in range(1, family.count + 1) if family.count % degree == 0)
+            if whole % size:
+                valid = tuple(degree for degree in range(1, whole + 1) if whole % degree == 0)
                 shown = ", ".join(map(str, valid[:12]))
                 yield self.finding(
                     subject=record.fqn,
                     owner=record.owner,
                     severity=family.severity,
-                    message=f"{family.count} {family.what} over {size} ranks of {axis}; valid degrees are {shown}",
-                    evidence={"count": family.count, "axis": axis, "degree": size, "valid_degrees": valid[:64]},
+                    message=f"{whole} {family.what} over {size} ranks of {axis}; valid degrees are {shown}",
+                    evidence={"count": whole, "axis": axis, "degree": size, "valid_degrees": valid[:64]},
                     key=axis,
                 )
 
 
-def _family(fqn: str, config: Mapping[str, Any], ndim: int) -> _Family | None:
+def _family(fqn: str, config: Mapping[str, Any] | None, ndim: int) -> _Family | None:
+    """What a parameter holds, by its name; of several readings the first that the config counts."""
     segments = fqn.split(".")
     module = segments[-2] if len(segments) > 1 else ""
     heads = config_number(config, *_HEADS)
@@ -107,7 +126,5 @@ def _family(fqn: str, config: Mapping[str, Any], ndim: int) -> _Family | None:
         ("experts" in segments and ndim > 2, "experts", config_number(config, *EXPERT_COUNTS), 0, Severity.ERROR),
         (module in _TOKENS, "tokens", config_number(config, *_VOCABULARY), 0, Severity.WARNING),
     )
-    for fits, what, count, dim, severity in choices:
-        if fits and count is not None:
-            return _Family(what, count, dim, severity)
-    return None
+    fitting = [_Family(what, count, dim, severity) for fits, what, count, dim, severity in choices if fits]
+    return next((family for family in fitting if family.count is not None), fitting[0] if fitting else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shardlint import Facts, Finding, FrozenDict, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
@@ -37,17 +37,22 @@ class TopologyViolated(Rule):
     needs = (Section.CONTRACT, Section.SHARDING)
     related_config = ("contract.topology",)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "topology constraint"
+
+    def subjects(self, facts: Facts) -> Iterable[FrozenDict]:
+        return facts.require(Section.CONTRACT).topology
+
+    def judge(self, constraint: FrozenDict, facts: Facts) -> Iterator[Finding]:
         meshes = facts.require(Section.SHARDING).meshes
         config = facts.model.config if facts.model else None
-        unknown: list[str] = []
-        for constraint in facts.require(Section.CONTRACT).topology:
-            unknown.extend(f"{constraint['name']} ({reason})" for reason in _unclear(constraint, meshes, config))
-            for size in sorted(_sizes(meshes, constraint.get("axis"))):
-                if reasons := list(_broken(constraint, size, config)):
-                    yield self._violated(constraint, size, reasons)
-        if unknown:
-            raise NotEvaluated(f"topology constraints that cannot be judged: {'; '.join(unknown)}")
+        for size in sorted(_sizes(meshes, constraint.get("axis"))):
+            if reasons := list(_broken(constraint, size, config)):
+                yield self._violated(constraint, size, reasons)
+        if unclear := list(_unclear(constraint, meshes, config)):
+            raise NotEvaluated(f"it cannot be judged: {'; '.join(unclear)}")
+
+    def subject_name(self, constraint: FrozenDict) -> str:
+        return str(constraint["name"])
 
     def _violated(self, constraint: FrozenDict, size: int, reasons: list[str]) -> Finding:
         return self.finding(

@@ -7,13 +7,25 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.boxes import coordinates, replay, shape_of
-from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts
+from attrs import frozen
 
-from ._layouts import live, once
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
+from shardlint.boxes import coordinates, replay, shape_of
+from shardlint.facts import LayoutFacts, OwnershipFacts, ShardingFacts, known
+
+from ._layouts import live, once, refuse_strange, strange_placement
 
 _MESH_LIMIT = 4096
+
+
+@frozen
+class _Cut:
+    """A parameter on a mesh, and how many ranks hold which local shape: None when that is not known."""
+
+    fqn: str
+    record: OwnershipFacts
+    shapes: Counter[tuple[int, ...]] | None
+    tied: bool
 
 
 class UnevenShard(Rule):
@@ -40,16 +52,28 @@ class UnevenShard(Rule):
     severity = Severity.INFO
     needs = (Section.SHARDING,)
 
-    def check(self, facts: Facts) -> Iterator[Finding]:
+    noun = "distributed parameter"
+
+    def subjects(self, facts: Facts) -> Iterator[_Cut]:
         sharding = facts.require(Section.SHARDING)
-        known: dict[int, Counter[tuple[int, ...]]] = {}
+        known: dict[int, Counter[tuple[int, ...]] | None] = {}
         names = Counter(record.identity for record in live(sharding.parameters))
         for record in once(live(sharding.parameters)):
+            layout = sharding.layout_of(record)
+            if layout.mesh is None and "mesh" not in layout.unknown:
+                continue
             if record.layout not in known:
-                known[record.layout] = _shapes(sharding, sharding.layout_of(record))
-            shapes = known[record.layout]
-            if len(shapes) > 1:
-                yield self.uneven(record, sharding.layout_of(record), shapes, tied=names[record.identity] > 1)
+                known[record.layout] = _shapes(sharding, layout)
+            yield _Cut(record.fqn, record, known[record.layout], tied=names[record.identity] > 1)
+
+    def judge(self, cut: _Cut, facts: Facts) -> Iterator[Finding]:
+        layout = facts.require(Section.SHARDING).layout_of(cut.record)
+        if cut.shapes is None:
+            refuse_strange(layout)
+            raise NotEvaluated("what the ranks hold of it is not known")
+        known(cut.fqn)
+        if len(cut.shapes) > 1:
+            yield self.uneven(cut.record, layout, cut.shapes, tied=cut.tied)
 
     def uneven(
         self, record: OwnershipFacts, layout: LayoutFacts, shapes: Counter[tuple[int, ...]], *, tied: bool
@@ -70,16 +94,18 @@ class UnevenShard(Rule):
         )
 
 
-def _shapes(sharding: ShardingFacts, layout: LayoutFacts) -> Counter[tuple[int, ...]]:
-    """How many ranks of the mesh hold which local shape; empty when every rank holds the same, or nothing is known."""
+def _shapes(sharding: ShardingFacts, layout: LayoutFacts) -> Counter[tuple[int, ...]] | None:
+    """How many ranks of the mesh hold which local shape: empty when all hold the same, None when it is not known."""
     mesh = sharding.mesh(layout.mesh)
-    if mesh is None or not _may_be_uneven(layout, mesh.shape):
+    if mesh is None or strange_placement(layout) is not None:
+        return None
+    if not _may_be_uneven(layout, mesh.shape):
         return Counter()
     places = itertools.islice(coordinates(mesh.shape), _MESH_LIMIT)
     try:
         return Counter(shape_of(replay(layout.global_shape, mesh.shape, place, layout.placements)) for place in places)
-    except ValueError:  # a placement that nothing is known about: layout-lies says so
-        return Counter()
+    except ValueError:  # a dim that the tensor lacks
+        return None
 
 
 def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
@@ -92,5 +118,6 @@ def _may_be_uneven(layout: LayoutFacts, mesh_shape: tuple[int, ...]) -> bool:
 
 
 def _cut_twice(layout: LayoutFacts) -> bool:
-    dims = {source_placement.dim for source_placement in layout.source_placements if source_placement.is_shard}
-    return layout.data_dim is not None and layout.data_dim in dims
+    ndim = max(len(layout.global_shape), 1)
+    dims = {(placement.dim or 0) % ndim for placement in layout.source_placements if placement.is_shard}
+    return layout.data_dim is not None and layout.data_dim % ndim in dims

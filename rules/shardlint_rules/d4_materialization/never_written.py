@@ -30,7 +30,8 @@ class NeverWritten(Rule):
     ## What it does
     After `shardlint.watch_writes(model)` it is known exactly which tensors, and how many elements of others, nobody
     wrote: each is an error. So is a tensor of any shape that Transformers found nothing for in the checkpoint, when the
-    initialiser of its model writes nothing to it, which is tried on a copy, and nobody wrote to it since. Without the
+    initialiser of its model writes nothing to it, which is tried on a copy, and nobody wrote to it since (a warning
+    when it is zero everywhere: zeros may have been put in its place). Without the
     watch, matrices that are one constant everywhere, or that hold absurdly large numbers, are reported as what they
     look like: a warning when a loader reported that it filled them, else a remark, and an error when every matrix of
     the model is constant. Vectors, biases, whole numbers
@@ -88,9 +89,14 @@ class NeverWritten(Rule):
         return tensor.is_parameter and matrix and not declared
 
     def uninitialised(self, seen: TensorValues | SkippedTensor, ranks: tuple[int, ...]) -> Finding:
+        zero = isinstance(seen, TensorValues) and seen.zero  # memory, or zeros that somebody put in its place
         return self.finding(
             subject=seen.fqn,
-            message="expected it to be written, found that the checkpoint gave nothing for it, that the initialiser of "
+            severity=Severity.WARNING if zero else None,
+            message="expected it to be written, found that it is zero everywhere, that the checkpoint gave nothing for "
+            "it, and that the initialiser of its model writes nothing to it"
+            if zero
+            else "expected it to be written, found that the checkpoint gave nothing for it, that the initialiser of "
             "its model writes nothing to it, and that nobody else did: it is what the memory held",
             evidence={"minimum": seen.minimum, "maximum": seen.maximum} if isinstance(seen, TensorValues) else {},
             owner=owner_of(seen.fqn),

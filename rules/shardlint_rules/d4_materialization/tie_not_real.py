@@ -63,6 +63,8 @@ class TieNotReal(Rule):
         left, right = tie.left, tie.right
         if left is right or (left.storage is not None and left.storage == right.storage):
             return ()
+        if _one_parameter(facts, tie):
+            return ()  # one sharded tensor, of which each unit has a full copy within a step
         if not tie.wanted:
             raise NotEvaluated("no configuration says whether it is wanted")
         if tie.stored.holds(tie.target) and tie.stored.holds(tie.source):
@@ -113,3 +115,10 @@ class _Stored:
 
 def _ending(name: str) -> str:
     return "..." + ".".join(name.split(".")[-2:])
+
+
+def _one_parameter(facts: Facts, tie: _Tie) -> bool:
+    """Whether units manage one sharded tensor under both names."""
+    records = facts.sharding.parameters if facts.sharding is not None else ()
+    ends = {record.fqn: record.identity for record in records if record.fqn in (tie.target, tie.source)}
+    return len(ends) == 2 and len(set(ends.values())) == 1

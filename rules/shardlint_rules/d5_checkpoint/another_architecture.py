@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from shardlint import WHOLE, Facts, Finding, FrozenDict, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.analysis.model_config import architectures_of, model_type_of
 from shardlint.analysis.prefixes import prefix_change
 from shardlint.facts import PlanFacts
 from shardlint.names import listed
@@ -61,7 +62,7 @@ class AnotherArchitecture(Rule):
             return
         used = len({key for tensor in plan.tensors for key in tensor.sources})
         few = missing >= (1 - _FEW) * len(plan.tensors) and len(unexpected) >= (1 - _FEW) * (len(unexpected) + used)
-        if few and prefix_change(plan) is None:
+        if few and prefix_change(plan) is None and not plan.cures:
             yield self._finding(facts, plan, used, unexpected, Severity.ERROR)
         elif not few and _other_type(facts):
             yield self._finding(facts, plan, used, unexpected, Severity.WARNING)
@@ -123,8 +124,7 @@ def _stored_name(facts: Facts) -> str:
     config = facts.checkpoint.config if facts.checkpoint else None
     if config is None:
         return ""
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, tuple) and names else str(config.get("model_type") or "")
+    return next(iter(architectures_of(config)), "") or model_type_of(config)
 
 
 def _beginnings(names: Iterable[str]) -> str:

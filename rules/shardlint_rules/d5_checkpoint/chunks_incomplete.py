@@ -12,7 +12,7 @@ from shardlint_rules._files import FileProblemRule, FileProblems
 
 class ChunksIncomplete(FileProblemRule):
     """
-    The chunks of a tensor in a folder of torch.distributed.checkpoint do not cover it exactly once.
+    The chunks of a tensor in a distributed checkpoint do not cover it exactly once.
 
     ## What it does
     Takes every tensor of `.metadata` and lays its chunks over its shape: reports chunks that leave it, two that share

@@ -45,7 +45,8 @@ class ConversionNotReversible(Rule):
         yield self.finding(
             subject=self.subject_name(subject),
             kind=SubjectKind.PATTERN,
-            message=f"{conversion.qualified_type} from {sources} cannot be reversed: {error}",
+            message=f"{conversion.qualified_type} from {sources} cannot be reversed: {error.rstrip(': ')}; saving this "
+            "model in its stored layout fails",
             evidence={
                 "type": conversion.qualified_type,
                 "operations": conversion.operations,

@@ -16,9 +16,16 @@ from shardlint.analysis.coverage import (
     TargetClass,
     coverage_of,
 )
-from shardlint.analysis.keys import Candidates
+from shardlint.analysis.keys import ShapedCandidates
+from shardlint.analysis.renamings import renames_entry
+from shardlint.facts import Renaming
+from shardlint.facts.checkpoint import TORCH_DTYPES
+from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import SideWords, side_of
+
+_Form = tuple[tuple[int, ...], str]
+_FORMLESS: _Form = ((-1,), "")
 
 
 @frozen(slots=False)
@@ -29,12 +36,50 @@ class _Whole:
     facts: Facts
 
     @cached_property
-    def near_source(self) -> Candidates:
-        return Candidates(tuple(self.coverage.sources))
+    def cures(self) -> tuple[Renaming, ...]:
+        """The renamings that would cure keys that nothing else explains."""
+        plan, open_keys = self.facts.plan, {*self.coverage.missing, *self.coverage.unexpected}
+        if plan is None or self.coverage.basis != "plan":
+            return ()
+        return tuple(cure for cure in plan.cures if open_keys.issuperset((*cure.names, *cure.keys)))
 
     @cached_property
-    def near_target(self) -> Candidates:
-        return Candidates(_open(self.coverage))
+    def cured(self) -> frozenset[str]:
+        """The names and keys of these."""
+        return frozenset(name for cure in self.cures for name in (*cure.names, *cure.keys))
+
+    @cached_property
+    def near_source(self) -> ShapedCandidates:
+        return ShapedCandidates({key: self.stored.get(key, _FORMLESS) for key in self.coverage.sources})
+
+    @cached_property
+    def near_target(self) -> ShapedCandidates:
+        return ShapedCandidates({name: self.live.get(name, _FORMLESS) for name in _open(self.coverage)})
+
+    @cached_property
+    def stored(self) -> dict[str, _Form]:
+        """Shape and dtype of the stored keys that found no place."""
+        entries = self.facts.checkpoint.entries if self.facts.checkpoint else ()
+        wanted = self.coverage.sources
+        return {
+            entry.key: (entry.shape, TORCH_DTYPES.get(entry.dtype, entry.dtype))
+            for entry in entries
+            if entry.key in wanted
+        }
+
+    @cached_property
+    def live(self) -> dict[str, _Form]:
+        """Shape and dtype of what has no source."""
+        if self.facts.plan is not None:
+            return {item.name: (item.shape, item.dtype) for item in self.facts.plan.tensors if not item.sources}
+        tensors = self.facts.model.tensor_by_name() if self.facts.model else {}
+        return {name: (tensors[name].shape, tensors[name].dtype) for name in _open(self.coverage) if name in tensors}
+
+    @cached_property
+    def beside(self) -> dict[str, str]:
+        """Keys of files that lie beside those that loaders read, with the file."""
+        entries = self.facts.checkpoint.extra_entries if self.facts.checkpoint else ()
+        return {entry.key: entry.file for entry in entries}
 
     @cached_property
     def failed(self) -> dict[str, str]:
@@ -73,7 +118,9 @@ class CoverageIncomplete(Rule):
     Classifies every key of `state_dict()` and every stored key that found no place: from the retained load report, or,
     without one, from the load plan, which follows the renamings and conversions of the loader over the headers. Ties,
     buffers that are not stored, old derived buffers, layers cut by the configuration, heads of another class and the
-    contract's exclusions are accounted for. The finding names the nearest candidates on the other side.
+    contract's exclusions are accounted for. The finding names the nearest candidates on the other side: of the same
+    shape first, then in the same layer, then by the name. Where one renaming would cure several keys, that is one
+    finding, with the entry for the settings, which was tried by planning with it.
 
     ## Why it is unsafe
     A live tensor without a source keeps its random initialisation; a stored key without a target is trained knowledge
@@ -93,26 +140,52 @@ class CoverageIncomplete(Rule):
 
     noun = "key"
 
-    def subjects(self, facts: Facts) -> Iterator[_Key]:
-        """Every key of `state_dict()`, and every stored key that found no place."""
+    def subjects(self, facts: Facts) -> Iterator[_Key | Renaming]:
+        """Every key of `state_dict()`, and every stored key that found no place; those of one renaming together."""
         coverage = coverage_of(facts)
         if coverage.status is CoverageStatus.NOT_LOADED:
             raise NotEvaluated(coverage.reason)
         whole = _Whole(coverage, facts)
+        yield from whole.cures
         for key, kind in coverage.targets.items():
-            yield _Key(key, kind, whole)
+            if key not in whole.cured:
+                yield _Key(key, kind, whole)
         for key, source_kind in coverage.sources.items():
-            yield _Key(key, source_kind, whole)
+            if key not in whole.cured:
+                yield _Key(key, source_kind, whole)
 
-    def judge(self, subject: _Key, facts: Facts) -> Iterable[Finding]:
+    def judge(self, subject: _Key | Renaming, facts: Facts) -> Iterable[Finding]:
+        if isinstance(subject, Renaming):
+            return (self._curable(subject, facts),)
         return (self._judged(*subject),) if subject.kind in _SAYINGS else ()
 
     def _judged(self, key: str, kind: TargetClass | SourceClass, whole: _Whole) -> Finding:
-        candidates = whole.near_source if isinstance(kind, TargetClass) else whole.near_target
+        missing = isinstance(kind, TargetClass)
+        candidates = whole.near_source if missing else whole.near_target
+        form = (whole.live if missing else whole.stored).get(key)
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
-        text += whole.assumed if isinstance(kind, SourceClass) else ""
-        return self._finding(whole.coverage, key, kind, text, candidates.near(key))
+        text += "" if missing else whole.assumed
+        if kind is TargetClass.NEW_HEAD and whole.coverage.unread_parts:
+            text = f"{key} has no source in what was read; not read: {', '.join(whole.coverage.unread_parts)}"
+        text += f"; {whole.beside[key]}, which no loader reads, holds it" if missing and key in whole.beside else ""
+        return self._finding(whole.coverage, key, kind, text, candidates.near(key, form))
+
+    def subject_name(self, subject: _Key | Renaming) -> str:
+        return subject.names[0] if isinstance(subject, Renaming) else subject.key
+
+    def _curable(self, cure: Renaming, facts: Facts) -> Finding:
+        side = side_of(facts)
+        entry = renames_entry(cure)
+        return self.finding(
+            subject=cure.names[0],
+            kind=SubjectKind.TENSOR,
+            message=f"{counted(len(cure.names), side.tensor, side.tensors)} and as many stored keys differ by one "
+            f"renaming: {cure.keys[0]} is for {cure.names[0]}; planned with this entry of checkpoint.renames all of "
+            f"them are loaded: {entry}",
+            evidence={"renames": entry, "keys": cure.keys[:50], "names": cure.names[:50]},
+            key="renaming",
+        )
 
     def _finding(
         self, coverage: Coverage, key: str, kind: TargetClass | SourceClass, text: str, near: tuple[str, ...]

@@ -130,9 +130,10 @@ def _gaps(plan: PlanFacts) -> Iterator[_Gap]:
         return
     filled: dict[str, set[int]] = defaultdict(set)
     empty: dict[str, dict[int, str]] = defaultdict(dict)
+    renamed = {name for cure in plan.cures for name in cure.names}  # they are stored, under other names
     for tensor in plan.tensors:
         for place, number in _places(tensor):
-            if tensor.status == "missing":
+            if tensor.status == "missing" and tensor.name not in renamed:
                 empty[place].setdefault(number, tensor.name)
             else:
                 filled[place].add(number)

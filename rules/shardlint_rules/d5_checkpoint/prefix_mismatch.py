@@ -11,7 +11,7 @@ from shardlint_rules._sides import side_of
 
 
 class PrefixMismatch(Rule):
-    """
+    r"""
     Almost no stored key has a live tensor, and almost every one would have after one change of prefix.
 
     ## What it does
@@ -25,7 +25,7 @@ class PrefixMismatch(Rule):
 
     ## What to do
     Remove or add the prefix when saving (save the wrapped module, not the wrapper), or declare it as a renaming in
-    `checkpoint.renames`.
+    `checkpoint.renames` (`{from: '^module\\.(.*)', to: '\\1'}` removes `module.`).
     """
 
     code = "D510"

@@ -215,4 +215,14 @@ def _hint(stored: Shape, live: Shape) -> str:
         "permuted": ", the same sizes in another order",
         "reshaped": ", which has as many elements",
     }
-    return hints.get(_relation(stored, live), "")
+    return hints.get(_relation(stored, live), "") or _shard_hint(stored, live)
+
+
+def _shard_hint(stored: Shape, live: Shape) -> str:
+    """Whether an even part of one dimension is stored, as a rank's own shard is."""
+    if len(stored) != len(live):
+        return ""
+    odd = [place for place, (found, wanted) in enumerate(zip(stored, live, strict=True)) if found != wanted]
+    if len(odd) != 1 or not 0 < stored[odd[0]] < live[odd[0]] or live[odd[0]] % stored[odd[0]]:
+        return ""
+    return f", 1 of {live[odd[0]] // stored[odd[0]]} parts of dimension {odd[0]}, as one rank's shard is"

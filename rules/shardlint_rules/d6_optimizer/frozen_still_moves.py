@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.facts import HeldTensor, LiveParameter
+from shardlint.facts import HeldTensor, LiveParameter, known
 
 from ._held import group_text, where
 
@@ -16,7 +16,8 @@ class FrozenStillMoves(Rule):
 
     ## What it does
     Reports parameters that need no gradient, stand in a group with a learning rate, and have a gradient all the same:
-    one that was left from before they were frozen. Those that weight decay moves are D606's.
+    one that was left from before they were frozen. A gradient of zeros counts where the optimizer keeps moments of
+    earlier ones. Those that weight decay moves are D606's.
 
     ## Why it is unsafe
     An optimizer asks for a gradient, not for `requires_grad`. With a gradient of zeros, moments of earlier steps go on
@@ -48,6 +49,8 @@ class FrozenStillMoves(Rule):
         group = optimizer.group_of(held)
         if not parameter.has_gradient or group.number("lr") == 0.0 or group.number("weight_decay"):
             return ()
+        if not held.has_state and known(parameter.zero_gradient):
+            return ()  # zeros without moments of earlier steps move nothing
         moments = " and keeps moments of it" if held.has_state else ""
         finding = self.finding(
             subject=parameter.fqn,

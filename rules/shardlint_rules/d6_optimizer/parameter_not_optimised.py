@@ -54,9 +54,11 @@ class ParameterNotOptimised(Rule):
             return
         replaced = {counterpart.parameter.identity for counterpart in counterparts(optimizer).values()}
         held = {tensor.parameter for tensor in optimizer.held}
+        nobody = facts.ranks.unheld_on(facts.environment.rank) if facts.ranks is not None else None
         for index, parameter in enumerate(optimizer.parameters):
             if parameter.requires_grad:
-                yield parameter, index in held or parameter.identity in replaced
+                elsewhere = nobody is not None and parameter.fqn not in nobody
+                yield parameter, index in held or elsewhere or parameter.identity in replaced
 
     def judge(self, subject: tuple[LiveParameter, bool] | Unknown, facts: Facts) -> Iterable[Finding]:
         parameter, held = known(subject)

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 
-from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import EXPERT, GradientFacts, TracedUnit
+from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import EXPERT, GradientFacts, RuntimeFacts, TracedUnit
 from shardlint.names import counted, glob_matches, listed, pattern_of
 
+from ._modalities import Modalities
 from ._traces import after_backward
 
 _NUMBERED_EXPERT = re.compile(r"experts?\.[0-9]+(?:\.|\Z)")
@@ -36,7 +37,8 @@ class _Parameter:
     """
     A parameter's gradient, the unit that holds it, and the gradients that are reported in one finding with it.
 
-    `missing` says that it had none although one was to be expected, `cut` that a reentrant checkpoint cut it off.
+    `missing` says that it had none although one was to be expected, `cut` that a reentrant checkpoint cut it off,
+    `unasked` why no traced step could have given it one.
     """
 
     gradient: GradientFacts
@@ -44,6 +46,7 @@ class _Parameter:
     together: Sequence[GradientFacts]
     missing: bool
     cut: bool
+    unasked: str = ""
 
     @property
     def name(self) -> str:
@@ -61,7 +64,9 @@ class ParameterWithoutGradient(Rule):
     optimizer saw, because synchronisation was left switched off or gradients were cleared before the step. It is an
     error when a reentrant checkpoint region cut them off; these are reported also when the traced block raised, as the
     backward of a loss without a graph does. Experts that were not called while others of their block were are left out,
-    and so is what the option `unused` names.
+    and so is what the option `unused` names. A sub-model for images, video or audio that was not called because no
+    traced step gave such an input is not evaluated, and neither is a model of which other tensors stood in for the
+    parameters (`torch.func.functional_call`).
 
     ## Why it is unsafe
     The parameter does not train, though it is meant to: a branch that is never taken, an output that no loss reads, a
@@ -91,6 +96,7 @@ class ParameterWithoutGradient(Rule):
         if not (runtime.raised and any(cut.intersection(gradient.units) for gradient in missing)):
             after_backward(runtime)
         whole = {name: len(items) for name, items in runtime.gradients_by_unit().items()}
+        modalities, functional = Modalities(facts), _functional(runtime)
         for gradient in asked:
             name = gradient.units[0] if gradient.units else ""
             together = left.get(name, ())
@@ -101,6 +107,7 @@ class ParameterWithoutGradient(Rule):
                 (gradient,) if alone else together,
                 missing=id(gradient) in numbers,
                 cut=bool(cut.intersection(gradient.units)),
+                unasked=functional or (modalities.not_given(gradient) if id(gradient) in numbers else ""),
             )
 
     def judge(self, parameter: _Parameter, facts: Facts) -> Iterator[Finding]:
@@ -110,6 +117,8 @@ class ParameterWithoutGradient(Rule):
             return
         if runtime.raised and not parameter.cut:
             after_backward(runtime)  # when nothing at all has a graph, the backward itself raises
+        if parameter.unasked and not parameter.cut:
+            raise NotEvaluated(parameter.unasked)
         if not parameter.missing or gradient is not together[0]:
             return  # an expert without tokens, or told with the first one of its unit
         if unit is not None and len(together) > 1:
@@ -153,6 +162,13 @@ class ParameterWithoutGradient(Rule):
             why=_WHY_CUT if cut else None,
             remediation=_WHAT_CUT if cut else None,
         )
+
+
+def _functional(runtime: RuntimeFacts) -> str:
+    """Why gradients cannot be seen where every forward ran with other tensors, empty where some did not."""
+    steps = list(runtime.training_steps())
+    functional = bool(steps) and all(step.functional for step in steps)
+    return "other tensors stood in for the parameters in every forward: their gradients are not seen" * functional
 
 
 def _by_unit(gradients: list[GradientFacts]) -> dict[str, list[GradientFacts]]:

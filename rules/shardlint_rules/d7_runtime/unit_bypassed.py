@@ -76,7 +76,8 @@ class UnitBypassed(Rule):
         runtime = facts.require(Section.RUNTIME)
         # What a trace that lost events did not see may have been among them.
         lost = not use.ran and bool(runtime.dropped)
-        reasons = _reasons(use, whole=not lost)
+        elsewhere = use.unit.name in _ran_elsewhere(facts)
+        reasons = _reasons(use, whole=not lost, elsewhere=elsewhere)
         if reasons:
             yield self.bypassed(use.unit, use.ran or lost, reasons, use.uses)
         if lost:
@@ -99,7 +100,21 @@ class UnitBypassed(Rule):
         )
 
 
-def _reasons(use: _Use, *, whole: bool) -> list[str]:
+def _ran_elsewhere(facts: Facts) -> set[str]:
+    """
+    The units that ran on some ranks only, under a wrapper that allows it: DDP with unused parameters.
+
+    Its average brings the gradients of the other ranks, so that they say nothing of what ran here.
+    """
+    units = facts.sharding.units if facts.sharding is not None else ()
+    allowed = any(unit.kind == "ddp" and unit.flags.get("find_unused_parameters") is True for unit in units)
+    if not allowed or facts.ranks is None:
+        return set()
+    entered = (difference.fqn for difference in facts.ranks.runtime if difference.field == "entered")
+    return {name.removeprefix("unit ") for name in entered}
+
+
+def _reasons(use: _Use, *, whole: bool, elsewhere: bool) -> list[str]:
     """What speaks for a bypass; with `whole` also what does because the unit's forward never ran."""
     unit, reasons = use.unit, []
     if use.uses:
@@ -112,6 +127,8 @@ def _reasons(use: _Use, *, whole: bool) -> list[str]:
         return reasons
     if unit.inner_runs:
         reasons.append(f"{listed(unit.inner_runs)} inside it ran")
+    if elsewhere:
+        return reasons  # the gradients are those of the ranks where it ran
     got = [
         gradient.fqn
         for gradient in use.gradients

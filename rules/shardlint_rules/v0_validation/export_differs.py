@@ -9,6 +9,8 @@ from shardlint.names import counted
 from shardlint.weights import ExportUnknownError, check_export
 from shardlint_rules._files import READ_FILES
 
+from ._flat import FLATTENED, flattened
+
 _SEVERITY = {
     "reload": Severity.ERROR,
     "operation": Severity.ERROR,
@@ -49,9 +51,14 @@ class ExportDiffers(HeavyRule):
 
     noun = "stored key"
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.model is None or live.checkpoint is None:
-            raise NotEvaluated("it compares the export of a live model with the checkpoint that was loaded into it")
+            return "it compares the export of a live model with the checkpoint that was loaded into it"
+        return FLATTENED if flattened(facts) else ""
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+        if live.model is None or live.checkpoint is None or self.unready(facts, live):
+            raise NotEvaluated(self.unready(facts, live))
         try:
             groups = check_export(
                 live.model,

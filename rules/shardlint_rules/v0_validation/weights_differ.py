@@ -24,6 +24,8 @@ from shardlint import (
 from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
+from ._flat import FLATTENED, flattened
+
 if TYPE_CHECKING:
     from shardlint.weights import Result, Row  # the machinery is imported where it runs: most runs do without
 
@@ -74,12 +76,24 @@ class WeightsDiffer(HeavyRule):
     severity = Severity.ERROR
     noun = "tensor"
     tags = (WHOLE_CHECKPOINT,)
-    related_config = ("contract.training-only-targets", "contract.inference-only-sources", "checkpoint.renames")
+    related_config = (
+        "contract.training-only-targets",
+        "contract.inference-only-sources",
+        "checkpoint.renames",
+        "checkpoint.fuse",
+    )
     options_type = WeightOptions
 
-    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+    def unready(self, facts: Facts, live: LiveTarget) -> str:
         if live.checkpoint is None:
-            raise NotEvaluated("it needs the checkpoint that the model was loaded from, and none was given")
+            return "it needs the checkpoint that the model was loaded from, and none was given"
+        if flattened(facts):
+            return FLATTENED
+        return "" if live.reference or live.model is not None else "it compares a live model, and none was built"
+
+    def check_live(self, facts: Facts, live: LiveTarget) -> Iterator[Finding | Examined]:
+        if live.checkpoint is None or self.unready(facts, live):
+            raise NotEvaluated(self.unready(facts, live))
         from shardlint.weights import faults
 
         result = (
@@ -92,11 +106,14 @@ class WeightsDiffer(HeavyRule):
                 yield self.finding(
                     subject=fault.subject,
                     kind=_KINDS.get(fault.what, SubjectKind.TENSOR),
+                    severity=Severity.INFO if fault.what == "renamed" else None,
                     message=fault.message,
                     evidence=fault.evidence,
                     ranks=fault.ranks,
                     key=fault.what,
                 )
+        if result.crashed:
+            raise RuntimeError(f"the comparison itself failed: {dict(result.errors)[result.crashed[0]]}")
         yield _examined(result)
         unwritten = (f"rank {rank} could not write the weight report: {why}" for rank, why in result.unwritten)
         if why := "; ".join(unwritten) or result.incomplete:
@@ -108,6 +125,7 @@ class WeightsDiffer(HeavyRule):
         return compare_checkpoints(
             checkpoint,
             reference,
+            fusions=live.fusions,
             threads=self.options.threads,
             rank_timeout=self.options.rank_timeout or live.rank_timeout or RANK_SECONDS,
             sample=live.sample,
@@ -120,8 +138,6 @@ class WeightsDiffer(HeavyRule):
     def _of_model(self, facts: Facts, live: LiveTarget, checkpoint: Path) -> Result:
         from shardlint.weights import RANK_SECONDS, verify
 
-        if live.model is None:
-            raise NotEvaluated("it compares a live model, and none was built")
         return verify(
             live.model,
             checkpoint,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -150,3 +151,46 @@ class Candidates:
     def _best(self, pattern: str, numbers: tuple[str, ...]) -> str:
         members = self._by_pattern[pattern]
         return members[numbers] if numbers in members else next(iter(members.values()))
+
+
+@define
+class ShapedCandidates:
+    """
+    The names of the other side that may be meant, with their shapes and dtypes (both as anything that can be compared).
+
+    Names of the same layer and shape come first, those of the same dtype before others, then what looks most alike;
+    where no name has the shape, names alone decide.
+    """
+
+    forms: Mapping[str, tuple[tuple[int, ...], str]]
+    _by_place: dict[tuple[tuple[int, ...], tuple[str, ...]], list[str]] = field(init=False, factory=dict)
+    _by_name: Candidates = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._by_name = Candidates(tuple(self.forms))
+        for name, (shape, _) in self.forms.items():
+            self._by_place.setdefault((shape, _layer(name)), []).append(name)
+
+    def near(self, name: str, form: tuple[tuple[int, ...], str] | None) -> tuple[str, ...]:
+        """At most three names that may be meant by `name`, best first; `form` is its shape and dtype when known."""
+        if form is None:
+            return self._by_name.near(name)
+        shape, dtype = form
+        ending = name.rpartition(".")[2]
+        same = [
+            other
+            for other in self._by_place.get((shape, _layer(name)), ())[:_POOL]
+            if other.rpartition(".")[2] == ending
+        ]
+        matcher = difflib.SequenceMatcher(None, "", name)  # it remembers what it knows of its second text
+
+        def likeness(other: str) -> tuple[bool, float]:
+            matcher.set_seq1(other)
+            return self.forms[other][1] == dtype, matcher.ratio()
+
+        return tuple(sorted(same, key=likeness, reverse=True)[:3]) or self._by_name.near(name)
+
+
+def _layer(name: str) -> tuple[str, ...]:
+    """The first number of a name, which is that of its layer; nothing without one."""
+    return tuple(_NUMBER.findall(name)[:1])

@@ -98,6 +98,18 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((config[key] for key in _TEXT_PARTS if key in parts), None) if len(parts) == 1 else None
 
 
+def architectures_of(config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names under `architectures`; empty when it is absent or no sequence of names."""
+    names = (config or {}).get("architectures")
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, (tuple, list)) else ()
+
+
+def model_type_of(config: Mapping[str, Any] | None) -> str:
+    """The text under `model_type`, empty when there is none."""
+    value = (config or {}).get("model_type")
+    return value if isinstance(value, str) else ""
+
+
 def _with_text(config: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
     for holder in (config, config.get("text_config") if config else None):
         if isinstance(holder, Mapping):

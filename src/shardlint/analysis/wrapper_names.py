@@ -8,13 +8,14 @@ judged by their text alone: that is what this module is for.
 
 from __future__ import annotations
 
-from ..introspect.walk import WRAPPER_TYPES
+from ..introspect.wrappers import WRAPPER_TYPES
 
 DATA_PARALLEL_SEGMENT = "module"
 """The segment of data parallelism; many a real child has that name too, so it is never removed by the text alone."""
 
 WRAPPER_SEGMENTS = frozenset(
-    {kind.segment for kind in WRAPPER_TYPES if kind.segment != DATA_PARALLEL_SEGMENT} | {"_forward_module"}
+    {kind.segment for kind in WRAPPER_TYPES if kind.segment != DATA_PARALLEL_SEGMENT}
+    | {"_forward_module", "_wrapped_module", "_swap_wrapped_module"}
 )
 """The segments that no module of a model's own bears."""
 

@@ -33,6 +33,7 @@ from .safetensors_header import quoted
 
 MAX_TOLD = 200  # problems of one folder; more of them say nothing new
 _DEEPEST = 4  # segments of the name of a nested state dict
+_LONGEST_PATH = 256
 _MOST_PARTS = 64
 _SIZES = {"float8": 1, "16": 2, "32": 4, "64": 8, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16}
 _NAMES = {torch: stored for stored, torch in TORCH_DTYPES.items()}
@@ -150,12 +151,19 @@ class _MetadataReader:
                 last, holder = end, key
 
 
+def _is_path(path: tuple[Any, ...]) -> bool:
+    """Whether this is a path of a state dict: short, of texts and of integers that can be written."""
+    if len(path) > _LONGEST_PATH:
+        return False
+    return all(isinstance(part, str) or (isinstance(part, int) and abs(part) < 2**63) for part in path)
+
+
 def _parts(planner_data: Any, tensors: Mapping[Any, Any]) -> tuple[str, ...]:
     """Name the nested state dicts: the paths by which their tensors were reached, without the last step."""
     counts: Counter[str] = Counter()
     paths = planner_data if isinstance(planner_data, dict) else {}
     for name in tensors:
         path = paths.get(name)
-        if isinstance(path, tuple) and all(isinstance(part, (str, int)) for part in path):
+        if isinstance(path, tuple) and _is_path(path):
             counts.update(encodable(".".join(map(str, path[:end]))) for end in range(1, min(len(path), _DEEPEST + 1)))
     return tuple(name for name, _ in counts.most_common(_MOST_PARTS))

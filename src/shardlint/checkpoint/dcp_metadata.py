@@ -19,6 +19,7 @@ from .inert_pickle import InertObject, Name, StreamError, read_stream
 
 METADATA = ".metadata"
 MAX_METADATA = 256 * 2**20  # bytes
+MAX_DIMS = 64  # dimensions, more than torch allows
 MAX_CHUNKS = 4_000_000
 SHAPELESS = (AttributeError, KeyError, TypeError, IndexError, ValueError, OverflowError)
 """What reading a record raises that is not what it should be."""
@@ -158,8 +159,10 @@ def ints_of(value: Any) -> tuple[int, ...]:
     """A `torch.Size` as integers that a tensor can have. Raises one of `SHAPELESS`."""
     if isinstance(value, InertObject):
         value = value.arguments[0]
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_DIMS:  # before it is copied: many may share it
+        raise ValueError("sizes that no tensor has")
     numbers = tuple(value)
-    if len(numbers) > 64 or not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
+    if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise ValueError("sizes that no tensor has")
     return numbers
 

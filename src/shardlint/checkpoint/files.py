@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,10 @@ LFS_MAX_SIZE = 1024  # bytes; the pointer format's own limit
 MAX_LISTED = 20_000
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_ADAPTERS = ("adapter_model", "pytorch_lora_weights")
+_ADAPTER_KEY = re.compile(
+    r"(^|\.)(lora_(A|B|down|up)|lora\.(down|up)|lora_linear_layer\.(down|up))\.|\.(alpha|dora_scale)$"
+)
 _TRAINER_STATE = (
     "optimizer",
     "scheduler",
@@ -45,30 +50,45 @@ def file_kind(name: str) -> str:
     """Return what a file is by its name: safetensors, adapter, gguf, dcp, pickle or other."""
     base = name.rsplit("/", 1)[-1].lower()
     if base.endswith(".safetensors"):
-        return "adapter" if base.startswith("adapter_model") else "safetensors"
+        return "adapter" if base.startswith(_ADAPTERS) else "safetensors"
     if base.endswith(".gguf"):
         return "gguf"
     if base.endswith(".distcp") or base == ".metadata":
         return "dcp"
     if base.endswith(_PICKLE_SUFFIXES) and not base.startswith(_TRAINER_STATE):
-        return "adapter" if base.startswith("adapter_model") else "pickle"
+        return "adapter" if base.startswith(_ADAPTERS) else "pickle"
     return "other"
 
 
-def listed(folder: Path) -> list[str]:
-    """
-    Return the names in `folder`, sorted, without subfolders; the first `MAX_LISTED` of very many.
+def are_adapter_keys(keys: Iterable[str]) -> bool:
+    """Whether all keys are those of a LoRA adapter, as PEFT, diffusers and Kohya's scripts name them; none is not."""
+    named = [_ADAPTER_KEY.search(key) is not None for key in keys]
+    return bool(named) and all(named)
 
-    Bytes that are not UTF-8 come out as escapes. Raises `OSError`.
+
+def listed(folder: Path) -> tuple[list[str], tuple[FileProblem, ...]]:
     """
-    names: list[str] = []
+    Return the names in `folder`, sorted, without subfolders, and a problem when there are more than are looked at.
+
+    Names of weights and indices count apart from all others, so that no number of others hides one: of either the
+    first `MAX_LISTED` are kept. Bytes that are not UTF-8 come out as escapes. Raises `OSError`.
+    """
+    kept: dict[bool, list[str]] = {True: [], False: []}
+    left_out = {True: 0, False: 0}
     with os.scandir(folder) as entries:
         for entry in entries:
-            if len(names) >= MAX_LISTED:
-                break
-            if not entry.is_dir(follow_symlinks=False) or entry.name.endswith(".safetensors"):
-                names.append(entry.name)
-    return sorted(names)
+            if entry.is_dir(follow_symlinks=False) and not entry.name.endswith(".safetensors"):
+                continue
+            weighty = file_kind(entry.name) != "other" or ".safetensors.index" in entry.name
+            if len(kept[weighty]) < MAX_LISTED:
+                kept[weighty].append(entry.name)
+            else:
+                left_out[weighty] += 1
+    problems: tuple[FileProblem, ...] = ()
+    if left_out[True]:
+        detail = f"{left_out[True]} more files of weights than the {MAX_LISTED} that are looked at in a folder"
+        problems = (FileProblem(file=".", kind="unreadable", detail=detail),)
+    return sorted((*kept[True], *kept[False])), problems
 
 
 def decodable_name(name: str) -> str:

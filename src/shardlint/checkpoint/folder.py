@@ -7,16 +7,18 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from ..facts import CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts, RepeatedKey
+from ..facts import AsideFacts, CheckpointFacts, EntryFacts, FileFacts, FileProblem, FrozenDict, IndexFacts, RepeatedKey
 from ..introspect.attributes import gc_paused
 from ..target import TargetError
 from .byte_compare import ByteComparer
 from .dcp import read_dcp
 from .dcp_metadata import METADATA
-from .files import FileRefusedError, decodable_name, file_kind, inside, is_lfs_pointer, listed, opened
+from .files import FileRefusedError, are_adapter_keys, decodable_name, file_kind, inside, is_lfs_pointer, listed, opened
 from .json_files import read_config, read_index
+from .parts import nothing_here, parts_aside
 from .safetensors_header import quoted, read_header
 from .tokenizer import tokenizer_size
+from .variants import variants_aside
 
 SINGLE = "model.safetensors"
 GENERATION = "generation_config.json"
@@ -53,9 +55,11 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     Raises `CheckpointError` when there is no such path, or nothing in it looks like weights.
     """
     path = Path(path)
+    cut: tuple[FileProblem, ...] = ()
     try:
         if path.is_dir():
-            folder, names = path, tuple(decodable_name(name) for name in listed(path))
+            found, cut = listed(path)
+            folder, names = path, tuple(map(decodable_name, found))
         elif path.exists() or path.is_symlink():
             folder, names = path.parent, (path.name,)
         else:
@@ -67,18 +71,24 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
     config, config_problems = read_config(folder)
     generation_config, generation_problems = read_config(folder, GENERATION)
     adapter_config, adapter_problems = read_config(folder, ADAPTER)
-    choice = _choose(folder, names, config, variant) if path.is_dir() else _choose_file(folder, path.name)
+    aside = variants_aside(names, variant) if path.is_dir() else ()
+    if not path.is_dir():
+        choice = _choose_file(folder, path.name)
+    else:
+        others = {file.name for file in aside}
+        choice = _choose(folder, tuple(name for name in names if name not in others), config, variant)
     if choice is None:
         raise CheckpointError(_nothing_found(path, names))
     with gc_paused():
-        facts = _read_dcp(folder, names) if choice.format == "dcp" else _read(folder, names, choice)
+        facts = _read_dcp(folder, names) if choice.format == "dcp" else _read(folder, names, choice, aside)
     return evolve(
         facts,
         path=str(path),
         config=config,
-        problems=(*config_problems, *generation_problems, *adapter_problems, *facts.problems),
+        problems=(*cut, *config_problems, *generation_problems, *adapter_problems, *facts.problems),
         tokenizer_size=tokenizer_size(folder),
         generation_config=generation_config,
+        aside=(*aside, *(parts_aside(folder) if path.is_dir() else ())),
         adapter_config=adapter_config,
     )
 
@@ -101,10 +111,26 @@ def _choose(folder: Path, names: tuple[str, ...], config: FrozenDict | None, var
     single = f"model.{variant}.safetensors" if variant else SINGLE
     index = f"model.safetensors.index.{variant}.json" if variant else SINGLE + ".index.json"
     if single in names:
-        return _Choice(format="safetensors", names=(single,))
+        return _Choice(format="safetensors", names=(single,), problems=_stale(folder, names, single, index))
     if index in names:
         return _from_index(folder, index)
     return None if variant else _choose_other(folder, names, config)
+
+
+def _stale(folder: Path, names: tuple[str, ...], single: str, name: str) -> tuple[FileProblem, ...]:
+    """What is wrong with an index beside the single file that wins over it: files that it names are not there."""
+    if name not in names:
+        return ()
+    index, _ = read_index(folder, name)
+    named = sorted(set(index.weight_map.values())) if index else []
+    absent = [file for file in named if not (folder / file).is_file()]
+    if not absent:
+        return ()
+    detail = (
+        f"{absent[0]} is the first of {len(absent)} of its {len(named)} files that are not there; Transformers takes "
+        f"{single}, a program that reads the index finds no weights"
+    )
+    return (FileProblem(file=name, kind="stale-index", detail=detail),)
 
 
 def _choose_other(folder: Path, names: tuple[str, ...], config: FrozenDict | None) -> _Choice | None:
@@ -149,7 +175,8 @@ def _from_index(folder: Path, name: str) -> _Choice:
     return _Choice(format="safetensors-sharded", names=tuple(named), index=index, problems=problems)
 
 
-def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFacts:
+def _read(folder: Path, names: tuple[str, ...], choice: _Choice, aside: tuple[AsideFacts, ...] = ()) -> CheckpointFacts:
+    other_variants = {file.name for file in aside}
     counted = dict.fromkeys(choice.names)
     files: list[FileFacts] = []
     entries: list[EntryFacts] = []
@@ -158,13 +185,14 @@ def _read(folder: Path, names: tuple[str, ...], choice: _Choice) -> CheckpointFa
     for name in (*counted, *(name for name in names if name not in counted)):
         facts, stored, wrong = _read_file(folder, name, counts=name in counted)
         problems += wrong
-        (entries if name in counted else extra).extend(stored)
+        if name in counted or name not in other_variants:  # a variant repeats every key, with other bytes
+            (entries if name in counted else extra).extend(stored)
         if facts is not None:
             files.append(facts)
     return CheckpointFacts(
         path="",
         repeated_keys=_repeated(folder, tuple(files), entries, extra),
-        format=choice.format,
+        format="adapter" if are_adapter_keys(entry.key for entry in entries) else choice.format,
         files=tuple(files),
         entries=tuple(entries),
         extra_entries=tuple(extra),
@@ -258,4 +286,4 @@ def _nothing_found(path: Path, names: tuple[str, ...]) -> str:
         return f"{path}: this is a Hugging Face cache; name one of its snapshots: {', '.join(inner) or 'it has none'}"
     shown = ", ".join(quoted(name, 60) for name in names[:8]) or "nothing"
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{path}: no weights in this folder. Looked for: {_LOOKED_FOR}. Found: {shown}{more}"
+    return f"{path}: no weights in this folder. Looked for: {_LOOKED_FOR}. Found: {shown}{more}{nothing_here(path)}"

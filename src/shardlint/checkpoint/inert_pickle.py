@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 from ..names import first_line
 
 MAX_INSTRUCTIONS = 20_000_000
+MAX_COPIED = 20_000_000
 _MARK = object()
 
 
@@ -72,6 +73,7 @@ class _Machine:
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.items_copied = 0
 
     def run(self, data: bytes) -> Any:
         for count, (instruction, argument, _) in enumerate(pickletools.genops(data)):
@@ -149,7 +151,14 @@ class _Machine:
     def make(self, count: int) -> None:
         callee, *arguments = self.take(count)
         given = arguments[0]
-        self.push(InertObject(callee, tuple(given) if isinstance(given, list) else given))
+        self.push(InertObject(callee, self.copied(given) if isinstance(given, list) else given))
+
+    def copied(self, values: list[Any]) -> tuple[Any, ...]:
+        """A copy. Many instructions may ask for one of the same list, so items count, not bytes of the stream."""
+        self.items_copied += len(values)
+        if self.items_copied > MAX_COPIED:
+            raise StreamError(f"it copies more than {MAX_COPIED} items")
+        return tuple(values)
 
     def name_from_stack(self) -> None:
         module, name = self.take(2)

@@ -13,14 +13,17 @@ from attrs import evolve
 
 from ..facts import EMPTY, FrozenDict, StoredOptimizerFacts, StoredParameterState
 from ..introspect.plain import encodable
-from ..names import natural_key
+from ..names import counted, natural_key
+from .dcp_metadata import MAX_DIMS
 from .files import FileRefusedError, inside, opened, read_small
 from .inert_pickle import InertObject, StreamError, read_stream
 
 _TORCH_NAMES = ("optimizer.pt", "optimizer.pth", "optimizer.bin")
 _METADATA = ".metadata"
 _MAX_STREAM = 128 * 2**20  # bytes
-_MAX_FOLDERS = 200
+MAX_FOLDERS = 200
+_MAX_PATH = 256  # steps from the top of a state dict to a value
+_MAX_DIGITS = 20  # of an integer that is a key; Python refuses to write one of thousands
 
 
 def stored_optimizers(folder: Path) -> tuple[StoredOptimizerFacts, ...]:
@@ -32,15 +35,22 @@ def stored_optimizers(folder: Path) -> tuple[StoredOptimizerFacts, ...]:
     """
     if not folder.is_dir():
         return ()
-    read = (_read(folder, name) for name in _names(folder))
-    return tuple(stored for stored in read if stored is not None)
-
-
-def _names(folder: Path) -> Iterator[str]:
     try:
-        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))[:_MAX_FOLDERS]
+        inner = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
     except OSError:
-        return
+        return ()
+    read = (_read(folder, name) for name in _names(folder, inner[:MAX_FOLDERS]))
+    return (*(stored for stored in read if stored is not None), *_left_out(len(inner) - MAX_FOLDERS))
+
+
+def _left_out(count: int) -> Iterator[StoredOptimizerFacts]:
+    """A mark that stands for what the folders beyond the limit may hold."""
+    if count > 0:
+        problem = f"{counted(count, 'more folder')} than the {MAX_FOLDERS} that are looked into may hold states"
+        yield StoredOptimizerFacts(path=".", format="torch", problem=problem)
+
+
+def _names(folder: Path, inner: list[str]) -> Iterator[str]:
     for place in ("", *inner):
         for name in (*_TORCH_NAMES, _METADATA):
             path = f"{place}/{name}" if place else name
@@ -121,7 +131,9 @@ def _entry(key: str, group: int | None, position: int | None, shapes: FrozenDict
 
 def _text(value: Any) -> str:
     """A key as text; anything but texts and numbers has none: what a hostile stream nests has an endless one."""
-    return str(value) if isinstance(value, (str, int)) else "?"
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**_MAX_DIGITS else "?"
+    return value if isinstance(value, str) else "?"
 
 
 def _shapes(entry: Any) -> FrozenDict:
@@ -149,6 +161,8 @@ def _ints(value: Any) -> tuple[int, ...]:
         and value.arguments
     ):
         value = value.arguments[0]
+    if not isinstance(value, (list, tuple)) or len(value) > MAX_DIMS:
+        return ()
     numbers = _sequence(value)
     return tuple(numbers) if all(type(number) is int for number in numbers) else ()
 
@@ -175,6 +189,8 @@ def _from_metadata(facts: StoredOptimizerFacts, value: Any) -> StoredOptimizerFa
 
 def _state_key(path: Any) -> tuple[str, str] | None:
     """`(parameter, state)` of a key below an optimizer's `state`, nested (a path) or flattened (a dotted name)."""
+    if isinstance(path, (list, tuple)) and len(path) > _MAX_PATH:  # many keys may share one path
+        return None
     parts = [_text(part) for part in path] if isinstance(path, (list, tuple)) else [_text(path)]
     for number, part in enumerate(parts):
         if part == "state" and len(parts) > number + 2:

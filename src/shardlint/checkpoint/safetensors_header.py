@@ -43,6 +43,8 @@ DTYPE_BITS: Mapping[str, int] = {
 }
 
 _NAMES = {name: name for name in DTYPE_BITS}
+_MINUS_ZERO = re.compile(rb"[\[,:\s]-0")
+_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?[0-9]+', re.DOTALL)  # strings too, so that what is in them is none
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}:]', re.DOTALL)
 
 
@@ -139,6 +141,8 @@ def read_header(descriptor: int, name: str) -> Header:
     table = _decode_table(raw, problems)
     if table is None:
         return Header(problems=problems.result(), data_start=start)
+    if _MINUS_ZERO.search(raw) and any(match.group() == b"-0" for match in _NUMBER.finditer(raw)):
+        problems.add("header-json", "a size or offset is -0, which is no integer for the readers of this format")
     raw_metadata = table.pop("__metadata__", None)
     metadata = _decode_metadata(raw_metadata, problems)
     entries = _quick_entries(raw, name) if raw_metadata is None or metadata else None
@@ -312,6 +316,9 @@ def _may_hold_duplicates(raw: bytes, entries: int, raw_metadata: msgspec.Raw | N
 
     Without escapes every field name is spelled literally, so as many names as entries prove that none was dropped.
     """
+    colons = 4 * entries + (0 if raw_metadata is None else 1 + bytes(raw_metadata).count(b":"))
+    if raw.count(b":") != colons:  # of an entry that another one replaced, whatever was in it
+        return True
     if b"\\" in raw or any(raw.count(name) != entries for name in (b'"data_offsets"', b'"dtype"', b'"shape"')):
         return True
     if raw_metadata is None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import click
 from attrs import evolve, frozen
 
+from ..config.schema import CAST_DTYPES
 from .base import Problem, option
 from .options import stacked
 
 if TYPE_CHECKING:
+    from ..config.settings import CheckpointSettings
     from ..facts import Facts
     from ..target import LiveTarget
 
@@ -27,14 +29,14 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SHOW_SECONDS = 0.2
 
 
-class FractionType(click.FloatRange):
-    """A fraction above 0 and at most 1, which not a number is not."""
+class FiniteRange(click.FloatRange):
+    """A number in a range. NaN, which compares with nothing and so passes any range, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        fraction = super().convert(value, param, ctx)
-        if math.isnan(fraction):
-            self.fail(f"expected a fraction above 0 and at most 1, got {value!r}", param, ctx)
-        return fraction
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"expected a number, got {value!r}", param, ctx)
+        return number
 
 
 class SizeType(click.ParamType):  # type: ignore[type-arg] # generic in newer versions of click only
@@ -61,8 +63,17 @@ weight_options: Callable[[Any], Any] = stacked(
     ),
     option(
         "Weights",
+        "--allow-cast",
+        multiple=True,
+        type=click.Choice(CAST_DTYPES),
+        metavar="DTYPE",
+        help="Beside --reference: tensors may have this dtype on purpose where the reference has another one. "
+        "Repeatable.",
+    ),
+    option(
+        "Weights",
         "--sample",
-        type=FractionType(0.0, 1.0, min_open=True),
+        type=FiniteRange(0.0, 1.0, min_open=True),
         default=1.0,
         metavar="FRACTION",
         help="Look at this fraction of the weights only; implies --heavy. A sample never passes: it proves nothing "
@@ -94,6 +105,7 @@ class WeightChoices:
     """What the user chose of the options above."""
 
     reference: str | None = None
+    allow_cast: tuple[str, ...] = ()
     sample: float = 1.0
     max_memory: int | None = None
     weight_report: str | None = None
@@ -103,6 +115,15 @@ class WeightChoices:
     def asks(self) -> bool:
         """Whether a choice makes sense only when weights are compared, so that it asks for that."""
         return self.reference is not None or self.sample < 1.0 or self.weight_report is not None
+
+    def asked(self) -> dict[str, str]:
+        """What the ranks of a job must be asked alike, as texts."""
+        return {
+            "--reference": "yes" if self.reference else "no",
+            "--sample": str(self.sample),
+            "--weight-report": "yes" if self.weight_report else "no",
+            "--replicas": self.replicas or "as the rule's options say",
+        }
 
     def check_report(self) -> None:
         """
@@ -120,7 +141,13 @@ class WeightChoices:
             why = error.strerror or error
             raise Problem(f"--weight-report {self.weight_report}: expected a folder to write to: {why}") from error
 
-    def apply(self, facts: Facts, live: LiveTarget | None, rank_timeout: float = 0.0) -> LiveTarget | None:
+    def apply(
+        self,
+        facts: Facts,
+        live: LiveTarget | None,
+        settings: CheckpointSettings,
+        rank_timeout: float = 0.0,
+    ) -> LiveTarget | None:
         """
         The live target with these limits.
 
@@ -128,11 +155,19 @@ class WeightChoices:
         """
         from ..target import LiveTarget
 
+        has_model = live is not None and live.model is not None
+        if self.allow_cast and self.reference is None:
+            raise click.UsageError("--allow-cast is about two checkpoints: it needs --reference")
         if self.reference is not None:
-            if live is not None or facts.checkpoint is None:
+            if has_model or facts.checkpoint is None:
                 raise click.UsageError("--reference compares two checkpoints: TARGET must be a checkpoint too")
-            live = LiveTarget(checkpoint=Path(facts.checkpoint.path), reference=Path(self.reference).expanduser())
-        if self.asks and (live is None or live.checkpoint is None):
+            live = LiveTarget(
+                checkpoint=Path(facts.checkpoint.path),
+                reference=Path(self.reference).expanduser(),
+                allow_cast=(*settings.allow_cast, *self.allow_cast),
+                fusions=settings.fusions,
+            )
+        elif self.asks and (live is None or live.checkpoint is None or not has_model):
             option = "--sample" if self.sample < 1.0 else "--weight-report"
             raise click.UsageError(
                 f"{option} is about comparing weights: expected a model and its --checkpoint, or a checkpoint and its "
@@ -144,7 +179,7 @@ class WeightChoices:
             live,
             sample=self.sample,
             max_memory=self.max_memory,
-            reports=None if self.weight_report is None else Path(self.weight_report).expanduser(),
+            reports=None if self.weight_report is None else Path(self.weight_report).expanduser().absolute(),
             replicas=self.replicas,
             rank_timeout=rank_timeout or None,
         )

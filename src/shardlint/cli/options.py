@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -153,13 +153,14 @@ as_of_option = option(
 )
 
 
-def load(config: str | None, isolated: bool) -> Settings:
-    """The settings that hold in the working directory."""
+def load(config: str | None, isolated: bool, inspected: Iterable[str | None] = ()) -> Settings:
+    """The settings that hold in the working directory; those that lie in what is `inspected` do not."""
     from ..config import load_settings
 
     if config is not None and isolated:
         raise click.UsageError("--config and --isolated exclude each other")
-    settings = load_settings(Path.cwd(), explicit=Path(config) if config else None, isolated=isolated)
+    explicit = Path(config) if config else None
+    settings = load_settings(Path.cwd(), explicit=explicit, isolated=isolated, inspected=inspected)
     for warning in settings.warnings:
         click.echo(f"Warning: {printable(warning)}", err=True)
     return settings

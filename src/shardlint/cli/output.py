@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from attrs import frozen
+from attrs import Factory, field, frozen
 
 from ..names import did_you_mean
 from ..report import BUILTIN_REPORTERS, Report, Reporter, ReportOptions
@@ -28,11 +29,18 @@ _NARROWEST = 40
 
 @frozen
 class Output:
-    """One report to write: the format's name, its reporter, and the file (None: standard output)."""
+    """
+    One report to write: the format's name, its reporter, and the file (None: standard output).
+
+    `path` is as it was named, `file` the same from the root, since a builder or a rule may leave the folder.
+    """
 
     name: str
     reporter: Reporter
     path: Path | None
+    file: Path | None = field(
+        init=False, default=Factory(lambda output: output.path and output.path.absolute(), takes_self=True)
+    )
 
 
 def outputs_of(texts: Sequence[str], settings: Settings, reporters: Mapping[str, Reporter]) -> tuple[Output, ...]:
@@ -100,9 +108,9 @@ def reporters_of(registry: Registry) -> dict[str, Reporter]:
 def _distinct(outputs: Sequence[Output]) -> None:
     seen: dict[Path | None, str] = {}
     for output in outputs:
-        key = output.path.resolve() if output.path else None
+        key = None if output.path is None or _is_stdout(output.path) else output.path.resolve()
         if key in seen:
-            where = f"the file {str(output.path)!r}" if output.path else "standard output"
+            where = f"the file {str(output.path)!r}" if output.path and key else "standard output"
             raise Problem(
                 f"the output formats {seen[key]} and {output.name} both go to {where}; "
                 "give all but one of them a file of its own: --output-format NAME:FILE"
@@ -110,16 +118,24 @@ def _distinct(outputs: Sequence[Output]) -> None:
         seen[key] = output.name
 
 
+def _is_stdout(path: Path) -> bool:
+    """Whether a file of this name is where standard output goes: `/dev/stdout`, or what it was redirected to."""
+    try:
+        return str(path) != os.devnull and os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:
+        return False
+
+
 def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOptions) -> None:
     """Write every report; when all go to files, standard output still gets the line that sums up."""
     for output in outputs:
-        if output.path is None:
+        if output.file is None:
             _report(output, report, sys.stdout, options)
         else:
             from attrs import evolve
 
             plain = evolve(options, color=False, width=DEFAULT_WIDTH, terminal=False)
-            with atomic_file(output.path) as stream:
+            with atomic_file(output.file) as stream:
                 _report(output, report, stream, plain)
     if all(output.path is not None for output in outputs):
         from ..report.style import Style
@@ -130,13 +146,37 @@ def write_outputs(report: Report, outputs: Sequence[Output], options: ReportOpti
 
 def _report(output: Output, report: Report, stream: TextIO, options: ReportOptions) -> None:
     """Run one reporter. What a pack's prints is not part of any report, and its `sys.exit` does not decide the run."""
+    text = io.StringIO()  # not the stream itself: a pack might close it
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            output.reporter(report, stream, options)
-    except (OSError, KeyboardInterrupt, GeneratorExit):
+        with stdout_to_stderr():
+            output.reporter(report, text, options)
+        whole = text.getvalue()
+    except (OSError, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise Problem(f"the output format {output.name!r} failed: {type(error).__name__}: {error}") from error
+    stream.write(whole)
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """
+    Send to standard error what Python prints and what libraries and child processes write to descriptor 1.
+
+    Standard output belongs to the report: whatever runs foreign code (builders, packs, rules) runs in here.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        for stream in (sys.stderr, sys.__stdout__):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()  # type: ignore[union-attr] # None where the caller closed it
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from attrs import evolve, frozen
 
 from .base import option
 from .options import stacked
+from .output import stdout_to_stderr
 
 if TYPE_CHECKING:
     from ..collect import Resolved
@@ -79,8 +78,13 @@ def obtain(
     from ..api import collect_options, live_of
     from ..collect import collect_resolved
 
-    with _stdout_to_stderr():
+    with stdout_to_stderr():
         resolved = _with_external(_resolved_here(request), request.external)
+        if resolved.kind == "checkpoint" and request.checkpoint is not None:
+            raise click.UsageError(
+                f"TARGET {request.target!r} is a checkpoint itself, and --checkpoint names another: give one of them, "
+                "or compare the two with --reference"
+            )
         facts = collect_resolved(
             resolved,
             collect_options(settings, registry, contract=request.contract, values=values),
@@ -93,7 +97,7 @@ def obtain(
             err=True,
         )
     target = resolved.target
-    if target is None or target.model is None:
+    if target is None:
         return facts, None
     checkpoint = request.checkpoint or target.checkpoint
     return facts, live_of(evolve(target, checkpoint=checkpoint), settings)
@@ -138,18 +142,3 @@ def _resolved_here(request: TargetRequest) -> Resolved:
     finally:
         os.chdir(here)
     return resolved
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Send to standard error what Python prints and what libraries and child processes write to descriptor 1."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 1)
-        os.close(kept)

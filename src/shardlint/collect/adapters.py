@@ -9,7 +9,8 @@ from ..analysis.wrapper_names import without_adapter
 from ..facts import AdapterFacts
 from ..introspect.attributes import own, qualified, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..introspect.walk import Walk, WalkedModule, text
+from ..introspect.wrappers import registry
 from ..names import below, joined, natural_key
 from .adapter_keys import stored_as
 
@@ -25,14 +26,14 @@ _RESTRICTIONS = ("layers_to_transform", "layers_pattern", "exclude_modules")
 def adapter_facts(walk: Walk) -> tuple[AdapterFacts, ...]:
     """Every adapter of every module that declares some; an inner module that repeats an outer one's is left out."""
     adapters = []
-    seen: set[int] = set()
+    seen: set[tuple[str, int]] = set()  # several adapters may share one configuration
     for module in walk.modules:
         declared = module.values.get("peft_config")
         if not isinstance(declared, Mapping):
             continue
         for name, config in declared.items():
-            if isinstance(name, str) and id(config) not in seen:
-                seen.add(id(config))
+            if isinstance(name, str) and (name, id(config)) not in seen:
+                seen.add((name, id(config)))
                 adapters.append(_adapter(walk, module, name, config))
     return tuple(adapters)
 
@@ -133,7 +134,8 @@ def _carries(module: Any, adapter: str) -> bool:
     """Whether the module holds a layer of the adapter beside what it adapts."""
     children = registry(module, "_modules")
     if "base_layer" not in children:
-        return False
+        # A prompt for attention stands around the module itself; that of one adapter at a time is in the model.
+        return "adaption_prompt" in registry(module, "_parameters")
     holders = [children[name] for name in children if name != "base_layer"]
     return any(
         adapter in {text(key) for key in (*registry(holder, "_modules"), *registry(holder, "_parameters"))}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from attrs import evolve
 
+from ..analysis.renames import rename_facts
 from ..contract import Contract, Recipe
-from ..diagnostics import last_frame
+from ..diagnostics import error_text, last_frame
 from ..facts import (
     PACK_SECTION,
     CollectionProblem,
@@ -26,9 +26,12 @@ from ..introspect.attributes import gc_paused
 from ..introspect.plain import encodable
 from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
-from ..target import Target, TargetError
+from ..target import Target, TargetError, expanded
+from ..versions import installed_versions
 from .contracts import ResolvedContract, contract_facts, data_facts, find_contract
+from .flat_parameters import with_originals
 from .model import config_of, model_facts
+from .numerics import numeric_environment
 from .options import CollectOptions, PackCollector
 
 if TYPE_CHECKING:
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
     from .sharding import OwnershipTables
 
 NO_CHECKPOINT = "no checkpoint was given"
-VERSIONS_OF = ("torch", "transformers", "safetensors", "accelerate", "peft", "numpy")
 
 
 class Assembly:
@@ -63,6 +65,8 @@ class Assembly:
         with gc_paused():
             facts = self._model_and_contract(facts)
         facts = self._section(facts, Section.SHARDING, self._sharding)
+        if facts.model is not None and facts.sharding is not None:
+            facts = evolve(facts, model=with_originals(facts.model, facts.sharding))
         facts = self._section(facts, Section.OPTIMIZER, self._optimizer)
         facts = self._section(facts, Section.LOAD, self._load)
         facts = self._section(facts, Section.CHECKPOINT, self._checkpoint)
@@ -156,7 +160,7 @@ class Assembly:
         facts = optimizer_facts(self.tables, self.target.optimizer)
         if self.target.checkpoint is None:
             return facts
-        return evolve(facts, stored=stored_optimizers(Path(self.target.checkpoint).expanduser()))
+        return evolve(facts, stored=stored_optimizers(expanded(self.target.checkpoint)))
 
     def _load(self) -> LoadFacts | None:
         try:
@@ -174,10 +178,11 @@ class Assembly:
         from ..checkpoint.folder import CheckpointError, collect_checkpoint
 
         try:
-            checkpoint = collect_checkpoint(Path(self.target.checkpoint).expanduser())
+            checkpoint = collect_checkpoint(expanded(self.target.checkpoint))
         except CheckpointError as error:
             raise TargetError(str(error)) from None
-        return evolve(checkpoint, overlay_declared=self.options.allow_overlay)
+        renames = rename_facts(self.options.renames, [entry.key for entry in checkpoint.entries])
+        return evolve(checkpoint, overlay_declared=self.options.allow_overlay, renames=renames)
 
     def _plan(self, facts: Facts) -> Any:
         if facts.checkpoint is None:
@@ -220,7 +225,7 @@ class Assembly:
         from .values import values_facts
 
         checkpoint = self.target.checkpoint
-        values = values_facts(self.tables, facts, None if checkpoint is None else Path(checkpoint).expanduser())
+        values = values_facts(self.tables, facts, None if checkpoint is None else expanded(checkpoint))
         if values is None:
             self.absent[Section.VALUES.value] = "every tensor is on the meta device"
         return values
@@ -262,7 +267,9 @@ class Assembly:
                 if earlier is not pack and earlier.label != pack.label:
                     raise ValueError(f"the pack {earlier.label} writes the section {pack.section} too ({earlier.name})")
                 facts = _with_section(facts, pack.section, value)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
                 self._pack_failed(pack, error)
         return facts
 
@@ -274,7 +281,7 @@ class Assembly:
             collector=name,
             section=section,
             error_type=type(error).__name__,
-            error=encodable(str(error)),
+            error=encodable(error_text(error)),
             pack=pack,
             frame=last_frame(error, root),
         )
@@ -318,18 +325,11 @@ def _members(hint: Any) -> tuple[type, ...]:
 
 def environment() -> Environment:
     """Versions of what is installed and matters, and the place in a running distributed job."""
-    from importlib import metadata
+    from .._version import __version__
 
-    from shardlint import __version__
-
-    versions = {"shardlint": __version__, "python": sys.version.split()[0]}
-    for name in VERSIONS_OF:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    versions = {"shardlint": __version__, "python": sys.version.split()[0], **installed_versions()}
     rank, world_size = _place()
-    return Environment(versions=FrozenDict(versions), rank=rank, world_size=world_size)
+    return Environment(versions=FrozenDict(versions), numerics=numeric_environment(), rank=rank, world_size=world_size)
 
 
 def _place() -> tuple[int, int]:

@@ -9,7 +9,9 @@ import attrs
 from attrs import frozen
 
 from ..analysis.contract_globs import matches_any
+from ..analysis.model_config import architectures_of
 from ..contract import Contract, ContractError, ContractQuery, DataPipeline, Replacement, contract_from_mapping
+from ..diagnostics import error_text
 from ..facts import (
     EMPTY,
     ContractFacts,
@@ -28,7 +30,6 @@ from ..introspect.type_globs import matches_type
 from ..names import natural_key
 from ..target import TargetError
 from .invariants import evaluate_invariants
-from .model import architectures_of
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk
@@ -103,8 +104,10 @@ def load_contract(text: str, config: FrozenDict | None = None) -> ResolvedContra
     query = next(queries(config), ContractQuery(key="", kind="model_type", config=config or EMPTY))
     try:
         result = imported(query) if _takes_argument(imported) else imported()
-    except (Exception, SystemExit) as error:
-        return _problem(text, f"the provider raised {type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _problem(text, f"the provider raised {type(error).__name__}: {error_text(error)}")
     return _checked(result, text)
 
 

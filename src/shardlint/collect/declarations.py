@@ -8,7 +8,10 @@ from typing import Any
 from ..facts import EMPTY, ClassDeclaration, FrozenDict, RebuildableBufferFacts
 from ..introspect.attributes import class_attribute, own, qualified, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, registry
+from ..introspect.walk import Walk
+from ..introspect.wrappers import registry
+from ..loading.releases import is_pretrained
+from ..loading.transformers4_rules import tied_names
 from ..names import joined, natural_key
 
 REBUILDABLE_SPECS = "_hp_rebuildable_buffer_specs"
@@ -47,12 +50,19 @@ def _declaration(module: Any, fqn: str) -> ClassDeclaration:
         tied_weights=_text_mapping(tied) or EMPTY,
         tied_weights_form=type(tied).__name__,
         tied_weights_names=() if isinstance(tied, Mapping) else _texts(tied),
-        active_ties=_text_mapping(own(module, "all_tied_weights_keys")),
+        active_ties=_text_mapping(_active_ties(module)),
         tie_word_embeddings=_tie_flag(own(module, "config")),
         base_model_prefix=prefix,
         base_model_present=bool(prefix) and own(module, prefix) is not None,
         **{field: _texts(own(module, name)) for field, name in _SEQUENCES.items()},
     )
+
+
+def _active_ties(module: Any) -> Any:
+    """The ties that the library keeps as in force; before it kept any, those of the embeddings that it makes."""
+    if hasattr(type(module), "get_expanded_tied_weights_keys") or not is_pretrained(module):
+        return own(module, "all_tied_weights_keys")
+    return tied_names(module)
 
 
 def _tie_flag(config: Any) -> bool | None:

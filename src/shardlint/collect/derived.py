@@ -18,7 +18,8 @@ from attrs import evolve, frozen
 from ..facts import DerivedBuffer
 from ..introspect.attributes import author_type, own, read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, WalkedModule, registry, text
+from ..introspect.walk import Walk, WalkedModule, text
+from ..introspect.wrappers import registry
 from ..names import joined
 from .blank_copy import NoCopyError, blank_copy
 from .declarations import REBUILDABLE_SPECS, registry_set
@@ -310,13 +311,22 @@ def _rotary_alternatives(module: Any, name: str) -> Iterator[Any]:
         return
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    if kind == "dynamic":
-        length = own(module, f"{prefix}max_seq_len_cached") or own(module, "max_seq_len_cached")
+    if kind == "dynamic":  # releases up to 5.8 note what a sequence grew to under the name of no layer
+        names = (f"{prefix}max_seq_len_cached", "max_seq_len_cached", f"{layer}_max_seq_len_cached")
+        lengths = {int(length) for name in names if (length := own(module, name))}
     else:
-        parameters = config.rope_parameters if layer is None else config.rope_parameters[layer]
-        length = parameters["original_max_position_embeddings"] + 1
+        lengths = {_original_length(config, layer) + 1}
     given = {} if layer is None else {"layer_type": layer}
-    yield ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=int(length), **given)[0]
+    for length in sorted(lengths):
+        yield ROPE_INIT_FUNCTIONS[kind](config, None, seq_len=length, **given)[0]
+
+
+def _original_length(config: Any, layer: str | None) -> int:
+    """The longest sequence of the first of longrope's two sets: in the rope's own settings, or in the configuration."""
+    settings = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    settings = settings if layer is None else settings[layer]
+    name = "original_max_position_embeddings"
+    return int(settings.get(name) or getattr(config, name))
 
 
 def _judged(candidate: _Item, answer: _Answer) -> DerivedBuffer:

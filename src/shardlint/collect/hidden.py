@@ -9,7 +9,9 @@ from attrs import define, field
 
 from ..facts import HiddenFacts
 from ..introspect.attributes import qualified
-from ..introspect.walk import Walk, registry, text, walk
+from ..introspect.versioned import first, listed
+from ..introspect.walk import Walk, text, walk
+from ..introspect.wrappers import registry
 from ..names import joined
 
 MEMBER_LIMIT = 10_000
@@ -48,6 +50,8 @@ def hidden_places(walked: Walk) -> list[HiddenPlace]:
 
     places = []
     for module in walked.modules:
+        if module.wrapper is not None:
+            continue  # what shards keeps its flat parameters in lists of its own
         for name, value in list(module.values.items()):
             if name in _REGISTRIES or not isinstance(value, (list, tuple, dict, set)) or not value:
                 continue
@@ -83,7 +87,17 @@ def _add(place: HiddenPlace, key: str, member: Any, walked: Walk, torch: Any) ->
     else:
         inside = walk(member)
         tensors = {joined(key, tensor.fqn): tensor.tensor for tensor in inside.tensors if tensor.kind == "parameter"}
-    new = {name: tensor for name, tensor in tensors.items() if walked.find_tensor(tensor) is None}
+    new = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if walked.find_tensor(tensor) is None and not _stands_for_others(tensor, walked)
+    }
     if new:
         place.members.append(member)
         place.parameters.update({joined(place.name, name): tensor for name, tensor in new.items()})
+
+
+def _stands_for_others(tensor: Any, walked: Walk) -> bool:
+    """Whether the parameter is FSDP1's one storage of parameters that modules of the tree have as their own."""
+    infos = listed(first(tensor, "_param_infos"))
+    return bool(infos) and all(walked.find_module(info[1]) is not None for info in infos)

@@ -75,7 +75,9 @@ def _run(invariant: Invariant, checker: Any, model: Any) -> InvariantOutcome:
     try:
         with torch.no_grad(), random_states_kept():
             result = _truth(_call(checker, model, InvariantContext(name=invariant.name, phase=invariant.phase)))
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
         return _outcome(invariant, "raised", error=encodable(f"{type(error).__name__}: {error}"))
     if result is True or result is None:
         return _outcome(invariant, "passed")

@@ -6,27 +6,33 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from ..analysis.model_config import architectures_of
 from ..facts import EMPTY, FrozenDict, ModelCounts, ModelFacts, ModuleFacts, WrapperFacts
 from ..introspect.attributes import author_type, class_attribute, own, qualified, read, signature_text
 from ..introspect.plain import encodable
 from ..introspect.type_globs import matches_type
-from ..introspect.walk import Walk, WalkedModule, registry
+from ..introspect.walk import Walk, WalkedModule
+from ..introspect.wrappers import registry
+from ..loading.releases import has_conversions
+from ..loading.transformers4_rules import class_mapping
 from ..names import natural_key
 from .adapters import adapter_facts
 from .configurations import is_config, model_configs, plain_config
 from .declarations import declarations, rebuildable_buffers
 from .fast_build import opened, sealed
 from .hidden import hidden_facts
+from .numerics import in_job, module_settings
 from .offload import offload_reasons
 from .quantisation import quantisation_facts
-from .tensors import TensorReader
+from .sharding.beside import layouts_beside
+from .tensors import TensorReader, sample_of
 
 _PLACEHOLDER_MARKS = ("is_placeholder", "_is_placeholder")
 
 
 def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
     """Return the facts of the walked model. `placeholders` are the contract's globs over names of classes."""
-    reader = TensorReader()
+    reader = TensorReader(layouts_beside(walk), digests=in_job())
     tensors = tuple([reader.read(walked) for walked in walk.tensors])
     configs = model_configs(walk)
     config = configs.whole.config if configs.whole is not None and not configs.whole.unreadable else None
@@ -57,6 +63,7 @@ def model_facts(walk: Walk, *, placeholders: Iterable[str] = ()) -> ModelFacts:
         offload=offload_reasons(walk),
         adapters=adapter_facts(walk),
         hidden=hidden_facts(walk),
+        sample=sample_of(walk) if in_job() else None,
         **quantisation_facts(walk, configs),
     )
 
@@ -75,6 +82,8 @@ def key_mapping(model: Any) -> str | None:
     if read(model, "hf_quantizer") is not None:
         return "conversions"
     try:
+        if not has_conversions():
+            return "conversions" if class_mapping(model) else "identity"
         from transformers.conversion_mapping import get_model_conversion_mapping
 
         return "conversions" if get_model_conversion_mapping(model, add_legacy=False) else "identity"
@@ -88,12 +97,6 @@ def config_of(model: Any) -> FrozenDict | None:
     return plain_config(config)[0] if is_config(config) else None
 
 
-def architectures_of(config: FrozenDict | None) -> tuple[str, ...]:
-    """`config.architectures`, empty when it is absent or no sequence of names."""
-    names = (config or EMPTY).get("architectures")
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, tuple) else ()
-
-
 def _text(config: FrozenDict | None, key: str) -> str | None:
     value = (config or EMPTY).get(key)
     return value if isinstance(value, str) and value else None
@@ -104,7 +107,7 @@ def _wrapper(wrapper: WalkedModule) -> WrapperFacts:
         fqn=wrapper.fqn,
         kind=wrapper.wrapper or "",
         qualified_type=qualified(type(wrapper.module)),
-        wrapped_type=qualified(type(wrapper.wrapped)),
+        wrapped_type=None if wrapper.wrapped is None else qualified(type(wrapper.wrapped)),
     )
 
 
@@ -134,6 +137,7 @@ class _ModuleReader:
         facts.forward_signature = self._own_signature(values) if "forward" in values else self.signatures[kind]
         facts.training = bool(values.get("training", False))
         facts.placeholder = self.placeholders[kind] or self._placeholder(walked)
+        facts.settings = module_settings(kind, values)
         return sealed(facts, ModuleFacts)
 
     def _read_class(self, kind: type) -> None:

@@ -18,6 +18,7 @@ from ..facts import (
     ParameterGroup,
     TensorLayout,
     TensorSpec,
+    Unknown,
 )
 from ..introspect.attributes import gc_paused, qualified, read
 from ..introspect.plain import encodable, plain
@@ -136,6 +137,9 @@ class _Collection:
                 main=None if main is None else self.specs.add(main),
                 main_gradient=self.first_of((tensor, *MAIN_GRADIENT), (main, "grad")),
                 has_gradient=_has_gradient(tensor),
+                zero_gradient=_is_zero(tensor)
+                if _has_gradient(tensor) and not read(tensor, "requires_grad")
+                else False,
             )
         )
 
@@ -237,6 +241,14 @@ class _Collection:
 def _has_gradient(tensor: Any) -> bool:
     # The gradient of a tensor that is not a leaf warns when it is read.
     return bool(read(tensor, "is_leaf", False)) and read(tensor, "grad") is not None
+
+
+def _is_zero(tensor: Any) -> bool | Unknown:
+    gradient = read(tensor.grad, "_local_tensor", tensor.grad)
+    try:
+        return not bool((gradient != 0).any())
+    except Exception:  # meta, sparse, and classes that run their own code
+        return Unknown(f"the gradient, a {type(gradient).__name__}, is not read")
 
 
 def _settings(optimizer: Any) -> FrozenDict:

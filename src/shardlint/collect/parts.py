@@ -119,9 +119,12 @@ def _flattened(local: Any, depth: int) -> Iterator[Any]:
         return
     if type(local).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise UnreadError(f"a {type(local).__name__} is not read")
+    parts = list(_attributes(local, depth + 1, set()))
     with torch._C.DisableTorchFunctionSubclass():
-        yield local.detach().as_subclass(torch.Tensor)
-    yield from _attributes(local, depth + 1, set())
+        memory = local.detach().as_subclass(torch.Tensor)
+    # Beside scales the memory holds codes, whatever dtype it is kept in: its bits are no numbers of that dtype.
+    yield memory.view(torch.uint8) if parts and memory.is_floating_point() and memory.is_contiguous() else memory
+    yield from parts
 
 
 def _attributes(holder: Any, depth: int, seen: set[int]) -> Iterator[Any]:

@@ -11,7 +11,8 @@ from ..analysis.wrapper_names import without_adapter
 from ..facts import PartConfig, SkippedName, Unknown
 from ..introspect.attributes import read
 from ..introspect.plain import encodable
-from ..introspect.walk import Walk, WalkedModule, registry
+from ..introspect.walk import Walk, WalkedModule
+from ..introspect.wrappers import registry
 from ..names import below, natural_key
 from .configurations import ModelConfigs
 

@@ -19,7 +19,8 @@ from typing import Any
 from attrs import frozen
 
 from ..introspect.attributes import author_type, class_attribute, own, read
-from ..introspect.walk import registry, text
+from ..introspect.walk import text
+from ..introspect.wrappers import registry
 
 _SMALL = 2**14  # elements of what is allocated in memory all the same
 _NO_MATTER = ("device", "dtype")

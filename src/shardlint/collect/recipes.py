@@ -17,11 +17,12 @@ from ..facts import ContractProblem, DerivedBuffer
 from ..introspect.attributes import read
 from ..introspect.importing import ImportProblem, import_object
 from ..introspect.plain import encodable
-from ..introspect.walk import registry
+from ..introspect.wrappers import registry
 from ..names import ROOT
 from .derived import BUDGET, LARGEST, difference, readable
 from .invariants import random_states_kept
-from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
+from .sharding.dtensor import is_dtensor, mesh_facts, mesh_of
+from .sharding.placements import placement
 
 if TYPE_CHECKING:
     from ..introspect.walk import Walk, WalkedTensor
@@ -105,7 +106,9 @@ class _Rebuilding:
             try:
                 with random_states_kept():
                     value = function(self.walk.root, buffer.fqn)
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
                 raise _RecipeProblemError(f"it raised {type(error).__name__}: {error}") from None
             self.states = self.seen()
             changed = [name for name, state in self.states.items() if states.get(name) != state]
@@ -197,7 +200,9 @@ def _usable(value: Any, live: Any, local: Any) -> Any:
     plain = value.detach()
     if not readable(plain) or plain.layout is not torch.strided or bool(torch.isnan(plain).any()):
         raise _RecipeProblemError("expected a plain real tensor with values, none of them NaN")
-    if plain.dtype.is_floating_point and not live.dtype.is_floating_point:
+    if plain.is_complex() != live.is_complex():
+        raise _RecipeProblemError(f"expected the kind of numbers of the buffer ({live.dtype}), got {plain.dtype}")
+    if plain.dtype.is_floating_point and not (live.dtype.is_floating_point or live.is_complex()):
         raise _RecipeProblemError(
             f"expected integers or truth values as in the buffer ({live.dtype}), got {plain.dtype}"
         )

@@ -7,6 +7,7 @@ on standard input. Whatever a user can get wrong is a `TargetError` that says wh
 
 from __future__ import annotations
 
+import codecs
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,18 @@ from typing import Any, BinaryIO
 
 from attrs import evolve, frozen
 
+from ..checkpoint.parts import nothing_here
+from ..diagnostics import error_text
 from ..facts import BuildFacts, Facts
 from ..facts.codec import decode_facts
 from ..introspect.importing import ImportProblem, frame_of, import_object
 from ..introspect.plain import encodable
-from ..target import Target, TargetError
+from ..target import Target, TargetError, expanded
 
 CHECKPOINT_SUFFIXES = (".safetensors",)
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+MAX_FACTS = 2**30  # bytes; the facts of the largest models take a tenth of it
+_FIRST_BYTES = 4096
 FORMS = (
     "expected package.module:callable, path/file.py:callable, a checkpoint folder or .safetensors file, "
     "a facts file (.json), or - for facts on standard input"
@@ -62,11 +67,13 @@ def resolve(text: str, arguments: Sequence[str] | Mapping[str, Any] = (), *, std
     if text == "-":
         if stdin is None and sys.stdin is None:
             raise TargetError("standard input is closed; expected facts as `shardlint snapshot` writes them")
-        data = (stdin or sys.stdin.buffer).read()
+        data = _bounded(stdin or sys.stdin.buffer, "standard input")
         return Resolved(kind="facts", text="-", facts=_decode(data, "standard input"))
-    path = Path(text).expanduser()
+    path = expanded(text)
     if not path.exists():
         raise TargetError(_no_such(text))
+    if path.suffix in (*CHECKPOINT_SUFFIXES, *PICKLE_SUFFIXES) and not (path.is_file() or path.is_dir()):
+        raise TargetError(f"target {text!r}: expected a checkpoint file, got a pipe or device; it was not opened")
     if path.is_fifo() or path.is_char_device():  # <(command), a named pipe, /dev/stdin: it can be read once
         return Resolved(kind="facts", text=text, facts=_decode(_content(path), text))
     if path.is_file() and _may_hold_facts(path):
@@ -141,7 +148,9 @@ def _build(text: str, values: Mapping[str, Any]) -> Resolved:
         return _live(text, builder)
     try:
         built = builder(**values)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
         if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise TargetError(f"target {text!r} cannot be called with these arguments: {error}") from None
         return _failed(
@@ -187,7 +196,7 @@ def _failed(text: str, error: BaseException, origin: str | None) -> Resolved:
         builder=text,
         failed=True,
         error_type=type(error).__name__,
-        error=encodable(str(error)),
+        error=encodable(error_text(error)),
         frame=frame_of(error, origin),
     )
     return Resolved(kind="build-failed", text=text, target=Target(name=text), build=build)
@@ -221,9 +230,21 @@ def _facts_file(path: Path) -> Resolved:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            return _bounded(stream, f"target {str(path)!r}")
     except OSError as error:
         raise TargetError(f"target {str(path)!r} cannot be read: {error.strerror}") from None
+
+
+def _bounded(stream: BinaryIO, where: str) -> bytes:
+    """All bytes of a stream that begins like JSON. Raises `TargetError` for any other, and beyond `MAX_FACTS`."""
+    data = stream.read(_FIRST_BYTES)
+    if data.strip() and not data.lstrip().startswith((b"{", codecs.BOM_UTF8)):
+        return data  # whatever it is, and however long: no facts
+    data += stream.read(MAX_FACTS + 1 - len(data))
+    if len(data) > MAX_FACTS:
+        raise TargetError(f"{where}: expected facts of at most {MAX_FACTS} bytes, got more")
+    return data
 
 
 def _decode(data: bytes, where: str) -> Facts:
@@ -246,6 +267,7 @@ def _check_checkpoint(path: Path) -> None:
                 contents = f"; this is a Hugging Face cache, name one of its snapshots: {', '.join(inner)}"
             raise TargetError(
                 f"target {str(path)!r}: expected a checkpoint folder with *.safetensors files, found none{contents}"
+                f"{nothing_here(path)}"
             )
         return
     if path.suffix == ".py":

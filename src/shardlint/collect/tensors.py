@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..facts import TensorFacts, TensorLayout
 from ..introspect.attributes import read
-from ..introspect.walk import WalkedTensor
+from ..introspect.walk import Walk, WalkedTensor
 from ..names import natural_key
 from .fast_build import open_class
+from .sharding.beside import Beside
+
+DIGEST_BYTES = 1 << 22
+"""Of larger buffers (masks, tables) no digest is taken: reading them all takes longer than everything else."""
+
+
+SAMPLED = 8
+"""So many matrices of a model are looked into where ranks tell equal models from different ones."""
 
 
 class TensorReader:
     """
     Turns walked tensors into facts.
 
-    Dtypes, devices and layouts are few, so their texts are kept; places in memory are numbered as they are met.
+    `beside` are the layouts that stand beside plain local tensors. Dtypes, devices and layouts are few, so their texts
+    are kept; places in memory are numbered as they are met. With `digests` the values of non-persistent buffers are
+    read, so that ranks can compare them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Mapping[int, Beside] = MappingProxyType({}), *, digests: bool = False) -> None:
         import torch
+
+        self._beside = beside
+        self._digests = digests
 
         self._ordinary = frozenset({torch.nn.Parameter, torch.Tensor})
         self._open: Any = open_class(TensorFacts)
@@ -31,6 +46,8 @@ class TensorReader:
     def read(self, walked: WalkedTensor) -> TensorFacts:
         """Return the facts of one tensor; what cannot be read is said in `unreadable`."""
         try:
+            if id(walked.tensor) in self._beside:
+                return self._part(walked, self._beside[id(walked.tensor)])
             if type(walked.tensor) in self._ordinary and len(walked.names) == 1:
                 return self._plain(walked)
             return self._special(walked)
@@ -59,6 +76,7 @@ class TensorReader:
         facts.storage = None if is_meta else self._place(tensor, device_text)
         facts.hidden_aliases = ()
         facts.unreadable = None
+        facts.digest = digest_of(tensor) if self._digests and walked.hidden else None
         facts.__class__ = TensorFacts
         return facts  # type: ignore[no-any-return]
 
@@ -81,6 +99,23 @@ class TensorReader:
             local_shape=None if local is None else tuple(int(size) for size in local.shape),
             layout=layout,
             storage=None if is_meta else self._place(tensor if local is None else local, device),
+            digest=digest_of(tensor) if self._digests and walked.hidden and layout is None else None,
+        )
+
+    def _part(self, walked: WalkedTensor, beside: Beside) -> TensorFacts:
+        """The facts of a plain local part: the shape is that of the whole, as a distributed tensor gives it."""
+        tensor, mesh = walked.tensor, beside.mesh
+        device, is_meta = self._text(tensor.device), bool(tensor.is_meta)
+        texts = tuple(placement.text for placement in beside.placements)
+        return self._facts(
+            walked,
+            shape=beside.shape,
+            dtype=self._text(tensor.dtype),
+            device=device,
+            is_meta=is_meta,
+            local_shape=tuple(int(size) for size in tensor.shape),
+            layout=TensorLayout(mesh_axes=mesh.axes, mesh_shape=mesh.shape, placements=texts),
+            storage=None if is_meta else self._place(tensor, device),
         )
 
     def _facts(
@@ -95,6 +130,7 @@ class TensorReader:
         layout: TensorLayout | None = None,
         storage: int | None = None,
         unreadable: str | None = None,
+        digest: str | None = None,
     ) -> TensorFacts:
         names = walked.names
         if len(names) > 1:
@@ -116,6 +152,7 @@ class TensorReader:
             storage=storage,
             hidden_aliases=tuple(sorted(set(hidden), key=natural_key)) if hidden and persistent else (),
             unreadable=unreadable,
+            digest=digest,
         )
 
     def _text(self, value: Any) -> str:
@@ -143,6 +180,34 @@ class TensorReader:
             layout = TensorLayout(mesh_axes=_axes(mesh), mesh_shape=_mesh_shape(mesh), placements=key[1])
             self._layouts[key] = (mesh, layout)  # the mesh too: its id is part of the key
         return self._layouts[key][1]
+
+
+def digest_of(tensor: Any) -> str | None:
+    """A digest of the bits of an ordinary tensor; None when it has none that can be read, or too many."""
+    import torch
+
+    if tensor.is_meta or tensor.numel() * tensor.element_size() > DIGEST_BYTES:
+        return None
+    try:
+        with torch.no_grad():
+            # A copy: what `Tensor.numpy` has seen can never be resized again, and FSDP frees its memory by resizing.
+            flat = tensor.detach().clone().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return hashlib.blake2b(flat.numpy().data, digest_size=8).hexdigest()
+    except Exception:  # sparse, quantised, or of another backend
+        return None
+
+
+def sample_of(walk: Walk) -> str | None:
+    """A digest of the first values of the first matrices, of this rank's parts; None when none can be read."""
+    digests: list[str] = []
+    for walked in walk.tensors:
+        if len(digests) == SAMPLED:
+            break
+        local = read(walked.tensor, "_local_tensor", walked.tensor)
+        if walked.kind == "parameter" and read(local, "ndim", 0) > 1 and read(local, "is_meta", True) is False:
+            digest = digest_of(local[:1].reshape(-1)[:64])
+            digests += [digest] if digest is not None else []
+    return hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest() if digests else None
 
 
 def _some(value: Any) -> bool:

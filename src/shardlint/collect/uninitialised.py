@@ -12,7 +12,8 @@ from typing import Any
 
 from ..facts import Facts
 from ..introspect.attributes import read
-from ..introspect.walk import Walk, WalkedModule, WalkedTensor, registry
+from ..introspect.walk import Walk, WalkedModule, WalkedTensor
+from ..introspect.wrappers import registry
 from .blank_copy import NoCopyError, blank_copy, sentinel
 from .derived import enclosing, initialising_models
 from .invariants import random_states_kept

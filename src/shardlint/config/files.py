@@ -13,6 +13,7 @@ from .nodes import MAX_BYTES, NodeKind, RefusedError, SettingNode, Text
 from .problems import ConfigProblem
 from .schema import SETTINGS
 from .toml_source import read_toml
+from .trust import distrust
 from .values import Value, ValueReader
 from .yaml_source import read_yaml
 
@@ -37,24 +38,28 @@ class Loaded:
     problems: tuple[ConfigProblem, ...]
 
 
-def find_config(start: Path) -> ConfigFile:
+def find_config(start: Path, inspected: tuple[Path, ...] = ()) -> ConfigFile:
     """
     The nearest configuration file in `start` or above, up to the folder that holds `.git`, or the root.
 
-    In one folder `.shardlint.yaml` beats `shardlint.yaml` beats a `pyproject.toml` with a `[tool.shardlint]` table.
+    A file that `distrust` speaks against is passed by with a warning; `inspected` are the folders that are judged. In
+    one folder `.shardlint.yaml` beats `shardlint.yaml` beats a `pyproject.toml` with a `[tool.shardlint]` table.
     """
     folder = start.absolute()
+    passed_by: list[str] = []
     for place in (folder, *folder.parents):
         names = [name for name in YAML_NAMES if _lies_there(place / name)]
         names += [PYPROJECT] if _has_table(place / PYPROJECT) else []
         if names:
             winner, *losers = names
-            return ConfigFile(
-                place / winner, tuple(f"{shown(place / name)} is not read: {winner} wins over it" for name in losers)
-            )
+            why = distrust(place / winner, inspected, folder)
+            if not why:
+                lost = [f"{shown(place / name)} is not read: {winner} wins over it" for name in losers]
+                return ConfigFile(place / winner, (*passed_by, *lost))
+            passed_by += [f"{shown(place / name)} is not used: {why}; --config uses it" for name in names]
         if _exists(place / ".git"):
             break
-    return ConfigFile(None)
+    return ConfigFile(None, tuple(passed_by))
 
 
 def _lies_there(path: Path) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from ..engine.source import DEFAULT, SettingSource
 from ..engine.suppressions import Suppression
 from ..facts import EMPTY, FrozenDict
 from ..rule import Severity
+from ..target import Fusion
 from .files import find_config, is_file, load_file, problem_at, shown
 from .merge import merge
 from .problems import ConfigError, ConfigProblem
 from .schema import all_keys
+from .trust import inspected_folders
 from .values import Value
 
 MAX_EXTENDS = 20
@@ -34,9 +37,15 @@ class PackSettings:
 
 @frozen(kw_only=True)
 class CheckpointSettings:
-    """How the checkpoint is read: renames as (from, to), and whether shadow tensors are meant."""
+    """
+    How the checkpoint is read: renames as (from, to), and whether shadow tensors are meant.
+
+    `allow_cast` and `fusions` are for the comparison with another checkpoint.
+    """
 
     renames: tuple[tuple[str, str], ...] = ()
+    allow_cast: tuple[str, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
     allow_overlay: bool = False
 
 
@@ -77,18 +86,25 @@ class Settings:
         return DEFAULT if value is None else value.source
 
 
-def load_settings(start: Path, *, explicit: Path | None = None, isolated: bool = False) -> Settings:
+def load_settings(
+    start: Path,
+    *,
+    explicit: Path | None = None,
+    isolated: bool = False,
+    inspected: Iterable[str | os.PathLike[str] | None] = (),
+) -> Settings:
     """
     Find and read the settings for the folder (or file) `start`.
 
-    `explicit` names the file to read instead of looking for one; `isolated` reads none. Raises `ConfigError` with
+    `inspected` are the target, checkpoint and reference, whose own settings are not used, with a warning. `explicit`
+    names the file to read instead of looking for one; `isolated` reads none. Raises `ConfigError` with
     everything that is wrong in the file and in those that it extends.
     """
     if isolated:
         return Settings()
     if explicit is not None:
         return _load(explicit, ())
-    file = find_config(start.parent if is_file(start) else start)
+    file = find_config(start.parent if is_file(start) else start, inspected_folders(inspected))
     return Settings(warnings=file.warnings) if file.path is None else _load(file.path, file.warnings)
 
 
@@ -197,6 +213,11 @@ def _filled(settings: Settings, values: Value) -> Settings:
         contract=None if contract is None else FrozenDict(contract.plain()),
         checkpoint=CheckpointSettings(
             renames=tuple((entry["from"], entry["to"]) for entry in bare.get("checkpoint.renames") or ()),
+            allow_cast=tuple(bare.get("checkpoint.allow-cast") or ()),
+            fusions=tuple(
+                Fusion(sources=tuple(entry["from"]), target=entry["to"], dim=entry.get("dim", 0))
+                for entry in bare.get("checkpoint.fuse") or ()
+            ),
             allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
         ),
         expert_axes=tuple(bare.get("expert-axes") or ()),

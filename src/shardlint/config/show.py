@@ -54,8 +54,13 @@ lint:
 
 # checkpoint:
 #   renames:
-#     - {from: "transformer.*", to: "model.*"}
+#     # Regular expressions, as re.sub takes them: searched anywhere in a key unless `^` stands first.
+#     - {from: '^transformer\\.', to: 'model.'}
+#     - {from: '^(h\\.\\d+\\.)mlp\\.c_fc\\.', to: '\\1mlp.fc1.'}
 #   allow-overlay: false
+#   allow-cast: [bfloat16]        # beside --reference: a cast to this dtype is meant
+#   fuse:
+#     - {from: ["h.*.q.weight", "h.*.k.weight", "h.*.v.weight"], to: "h.*.qkv.weight", dim: 0}
 
 # report:
 #   output-format: [text, "json:report.json"]

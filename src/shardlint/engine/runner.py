@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import enum
-import functools
-import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
-from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, error_text, rule_crashed
-from ..facts import Facts, Section, UnknownFact
+from ..diagnostics import PackFault, PackOrigin, code_frame, describe_error, rule_crashed
+from ..facts import Facts, Section
 from ..facts.codec import decode_facts, encode_facts
 from ..names import counted, natural_key
 from ..plugins.registry import RegisteredRule
-from ..rule import WHOLE, Cost, Examined, Finding, HeavyRule, NotEvaluated, Phase, Rule, Severity, Unfinished
+from ..rule import Cost, Finding, HeavyRule, Phase, Rule, Severity
+from .judging import FACTS_ALONE, SubjectTally, code_of, judge_all
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
 
 BUILTIN_PACK = "shardlint"
-FINDING_LIMIT = 300_000  # of one rule: more is a rule that never ends, and would only end the machine's memory
 
 
 class Status(enum.Enum):
@@ -130,7 +128,7 @@ def to_selected(
     failure: BaseException | None = None
     try:
         instance = rule.rule_class(options)
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         failure, instance = error, object.__new__(rule.rule_class)
@@ -161,34 +159,16 @@ class _Result:
     examined: str = ""
 
 
-@define
-class _Tally:
-    """What one rule has said so far."""
+@frozen
+class Hindrance:
+    """Why a heavy rule does not run on a rank: what would become of it there, and the reason. No status: it can run."""
 
-    findings: list[Finding] = field(factory=list)
-    judged: int = 0
-    unknown: int = 0
-    first_unknown: str = ""
-    unfinished: bool = False
-    examined: list[str] = field(factory=list)
-    own_counts: int = 0
+    status: Status | None = None
+    reason: str = ""
 
-    def could_not_judge(self, name: str, why: UnknownFact) -> None:
-        """Count a subject that could not be judged."""
-        self.unknown += 1
-        self.unfinished |= isinstance(why, Unfinished)
-        if not self.first_unknown:
-            reason = error_text(why) or "the rule did not say what it lacked"
-            self.first_unknown = f"{name}: {reason}" if name else reason
 
-    def add(self, examined: Examined) -> None:
-        """Count what a rule counted for itself."""
-        self.own_counts += 1
-        self.judged += examined.judged
-        self.unknown += examined.unknown
-        self.first_unknown = self.first_unknown or examined.first_unknown
-        if examined.evidence:
-            self.examined.append(examined.evidence)
+Agree = Callable[[dict[str, Hindrance]], dict[str, Hindrance]]
+"""Takes what hinders each heavy rule on this rank, by code, and returns what hinders it on some rank of the job."""
 
 
 def evaluate(
@@ -197,17 +177,19 @@ def evaluate(
     *,
     heavy: bool = False,
     live: LiveTarget | None = None,
+    agree: Agree | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Evaluation:
     """
     Evaluate `rules` over `facts`, phase by phase, gates first within their phase.
 
-    Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. A rule
+    Heavy rules run when `heavy` is set or they were selected explicitly; else their outcome is left-out. With `agree`
+    they come last, and those that some rank of the job cannot run are not run on any: `agree` is called once. A rule
     that raises, exits, yields rubbish or changes the facts gives an SL001 finding and the outcome crashed; every
     other rule is evaluated all the same, and `facts` are afterwards what they were before.
     """
     ordered = sorted(rules, key=lambda item: (item.rule.phase, not item.rule.blocks, item.rule.code))
-    run = _Evaluation(facts, heavy=heavy, live=live, clock=clock)
+    run = _Evaluation(facts, heavy=heavy, live=live, agree=agree, clock=clock)
     if all(item.pack == BUILTIN_PACK for item in ordered):
         return run.over(ordered)
     before = encode_facts(facts)
@@ -216,7 +198,14 @@ def evaluate(
         return result
     # Some rule changed the facts, so no outcome of this pass can be trusted: once more, looking after each rule.
     _restore(facts, before)
-    return _Evaluation(facts, heavy=heavy, live=live, clock=clock, pristine=before).over(ordered)
+    again = None if agree is None else _once_together
+    return _Evaluation(facts, heavy=heavy, live=live, agree=again, clock=clock, pristine=before).over(ordered)
+
+
+def _once_together(hindrances: dict[str, Hindrance]) -> dict[str, Hindrance]:
+    """The other ranks do not come a second time."""
+    reason = "a rule changed the facts, and the ranks of a job read weights together once"
+    return {code: Hindrance(Status.NOT_EVALUATED, reason) for code in hindrances}
 
 
 def _unchanged(facts: Facts, before: bytes) -> bool:
@@ -243,27 +232,56 @@ class _Evaluation:
         heavy: bool,
         live: LiveTarget | None,
         clock: Callable[[], float],
+        agree: Agree | None = None,
         pristine: bytes | None = None,
     ) -> None:
         self._facts = facts
         self._heavy = heavy
         self._live = live
         self._clock = clock
+        self._agree = agree
         self._pristine = pristine
+        self._hindered: dict[str, Hindrance] = {}
         self._gates: dict[str, str] = {}
 
     def over(self, ordered: Sequence[SelectedRule]) -> Evaluation:
         """Evaluate the rules in the order given."""
         findings: list[Finding] = []
-        outcomes: list[Outcome] = []
-        for item in ordered:
+        outcomes: dict[str, Outcome] = {}
+        for item in self._in_turn(ordered):
             started = self._clock()
             result = self._guarded(item)
             if any(found.severity is Severity.ERROR and found.code == item.rule.code for found in result.findings):
                 self._gates.update(dict.fromkeys(item.rule.blocks, item.rule.code))
-            outcomes.append(_outcome(item, result, self._clock() - started))
+            outcomes[item.rule.code] = _outcome(item, result, self._clock() - started)
             findings.extend(_with_severity(found, item.severity) for found in result.findings)
-        return Evaluation(findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes))
+        return Evaluation(
+            findings=tuple(sort_findings(findings)), outcomes=tuple(outcomes[item.rule.code] for item in ordered)
+        )
+
+    def _in_turn(self, ordered: Sequence[SelectedRule]) -> Iterator[SelectedRule]:
+        """The rules in order; in a job the heavy ones come last, once the ranks have agreed which of them run."""
+        if self._agree is None:
+            yield from ordered
+            return
+        heavy = [item for item in ordered if item.rule.cost is Cost.HEAVY]
+        yield from (item for item in ordered if item.rule.cost is not Cost.HEAVY)
+        asked = [item for item in heavy if self._heavy or item.explicit]
+        self._hindered = self._agree({item.rule.code: self._hindrance(item) for item in asked})
+        yield from heavy
+
+    def _hindrance(self, item: SelectedRule) -> Hindrance:
+        before = self._before(item)
+        if before is not None:
+            return Hindrance(before.status, before.reason)
+        rule = item.rule
+        reason = ""
+        if isinstance(rule, HeavyRule) and self._live is not None:
+            with suppress(Exception):  # what it raises there it raises again when it runs
+                reason = rule.unready(self._facts, self._live)
+        elif isinstance(rule, HeavyRule):
+            reason = FACTS_ALONE
+        return Hindrance(Status.NOT_EVALUATED, reason) if reason else Hindrance()
 
     def _guarded(self, item: SelectedRule) -> _Result:
         result = self._evaluate(item)
@@ -271,9 +289,17 @@ class _Evaluation:
             return result
         _restore(self._facts, self._pristine)
         text = "it changed the facts, which are frozen; its findings are not used"
-        return _crash(item, PackFault(text, code_frame(_code_of(item.rule))), ())
+        return _crash(item, PackFault(text, code_frame(code_of(item.rule))), ())
 
     def _evaluate(self, item: SelectedRule) -> _Result:
+        before = self._before(item)
+        if before is not None:
+            return before
+        hindrance = self._hindered.get(item.rule.code, Hindrance())
+        return self._check(item) if hindrance.status is None else _Result(hindrance.status, (), hindrance.reason)
+
+    def _before(self, item: SelectedRule) -> _Result | None:
+        """What becomes of a rule that is not run here; None when it is to run."""
         rule = item.rule
         if rule.cost is Cost.HEAVY and not (self._heavy or item.explicit):
             return _Result(Status.LEFT_OUT, (), "a heavy rule: ask for it with --heavy or by its exact code or name")
@@ -284,23 +310,21 @@ class _Evaluation:
         if lacks:
             why = "; ".join(dict.fromkeys(self._facts.why_absent(section) for section in lacks))
             return _Result(Status.NOT_EVALUATED, (), why, lacks)
-        if item.failure is not None:
-            return _crash(item, item.failure, ())
-        return self._check(item)
+        return None if item.failure is None else _crash(item, item.failure, ())
 
     def _check(self, item: SelectedRule) -> _Result:
-        tally = _Tally()
+        tally = SubjectTally()
         try:
             with redirect_stdout(sys.stderr):  # standard output belongs to the report
-                _judge_all(self._facts, item.rule, self._live, tally)
-        except (KeyboardInterrupt, GeneratorExit):
+                judge_all(self._facts, item.rule, self._live, tally)
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
             return _crash(item, error, tally.findings)
         return _result(item.rule, tally)
 
 
-def _result(rule: Rule, tally: _Tally) -> _Result:
+def _result(rule: Rule, tally: SubjectTally) -> _Result:
     """What a rule that did not crash has come to."""
     if tally.findings:
         status = Status.FOUND
@@ -319,87 +343,13 @@ def _result(rule: Rule, tally: _Tally) -> _Result:
     )
 
 
-def _reason(rule: Rule, tally: _Tally) -> str:
+def _reason(rule: Rule, tally: SubjectTally) -> str:
+    if tally.beyond:
+        return f"the first {len(tally.findings):,} findings are listed, and {tally.beyond:,} more were found"
     whole = tally.judged + tally.unknown
     if tally.unknown and whole > 1 and not tally.unfinished:
         return f"not evaluated for {tally.unknown:,} of {counted(whole, rule.noun)} (first: {tally.first_unknown})"
     return tally.first_unknown
-
-
-def _judge_all(facts: Facts, rule: Rule, live: LiveTarget | None, tally: _Tally) -> None:
-    """Judge the rule's subjects one by one; findings go to the tally, so that a crash leaves those before it."""
-    if isinstance(rule, HeavyRule):
-        _judge_one(rule, WHOLE, functools.partial(_check_live, facts, rule, live), tally)
-        return
-    try:
-        subjects: object = rule.subjects(facts)
-        if not isinstance(subjects, Iterable):
-            text = f"subjects() must return or yield what is judged, and returned {type(subjects).__name__}"
-            raise PackFault(text, code_frame(_code_of(rule)))
-        for subject in subjects:
-            _judge_one(rule, subject, functools.partial(rule.judge, subject, facts), tally)
-    except UnknownFact as why:
-        tally.could_not_judge("", why)
-
-
-def _check_live(facts: Facts, rule: HeavyRule, live: LiveTarget | None) -> object:
-    if live is None:
-        raise NotEvaluated("it needs the live model and its checkpoint, and facts alone were given")
-    return rule.check_live(facts, live)
-
-
-def _judge_one(rule: Rule, subject: Any, judge: Callable[[], object], tally: _Tally) -> None:
-    """Judge one subject, and count it."""
-    counts_before = tally.own_counts
-    try:
-        _collect(judge(), rule, tally)
-    except UnknownFact as why:
-        tally.could_not_judge("" if subject is WHOLE else rule.subject_name(subject), why)
-    else:
-        if tally.own_counts == counts_before:
-            tally.judged += 1
-
-
-def _collect(result: object, rule: Rule, tally: _Tally) -> None:
-    """Put what the rule yields into the tally one by one."""
-    if not isinstance(result, Iterable):
-        text = f"it must return or yield findings, and returned {type(result).__name__}"
-        raise PackFault(text, code_frame(_code_of(rule)))
-    try:
-        for finding in result:
-            if isinstance(finding, Examined):
-                tally.add(finding)
-                continue
-            problem = _problem(finding, rule, len(tally.findings))
-            if problem:
-                raise PackFault(problem, _frame_in(result, rule))
-            tally.findings.append(finding)
-    finally:
-        if inspect.isgenerator(result):
-            with suppress(Exception):
-                result.close()
-
-
-def _problem(finding: object, rule: Rule, count: int) -> str:
-    if not isinstance(finding, Finding):
-        return f"it must yield Finding objects, and yielded {type(finding).__name__}"
-    if (finding.code, finding.name, finding.phase) != (rule.code, rule.name, rule.phase):
-        return f"it must yield findings of {rule.code} {rule.name}, and yielded one of {finding.code} {finding.name}"
-    if count >= FINDING_LIMIT:
-        return f"it yielded more than {FINDING_LIMIT} findings and was stopped"
-    return ""
-
-
-def _code_of(rule: Rule) -> Any:
-    function: Any = rule.judge if type(rule).judge is not Rule.judge else rule.check
-    function = rule.check_live if isinstance(rule, HeavyRule) else function
-    return getattr(inspect.unwrap(function), "__code__", None)
-
-
-def _frame_in(result: object, rule: Rule) -> str:
-    """The line at which a generator stands; where the rule's check begins when it is none."""
-    frame = getattr(result, "gi_frame", None)
-    return code_frame(frame.f_code, frame.f_lineno) if frame else code_frame(_code_of(rule))
 
 
 def _crash(item: SelectedRule, error: BaseException, found: Sequence[Finding]) -> _Result:

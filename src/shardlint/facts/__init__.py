@@ -2,7 +2,16 @@
 
 from ..names import ROOT
 from .adapters import AdapterFacts
-from .checkpoint import CheckpointFacts, EntryFacts, FileFacts, FileProblem, IndexFacts, RepeatedKey
+from .checkpoint import (
+    AsideFacts,
+    CheckpointFacts,
+    EntryFacts,
+    FileFacts,
+    FileProblem,
+    IndexFacts,
+    RenameFacts,
+    RepeatedKey,
+)
 from .contract import (
     ContractFacts,
     ContractProblem,
@@ -42,8 +51,8 @@ from .optimizer import (
     TensorSpec,
     layout_text,
 )
-from .plan import HeadFacts, LeftoverKey, LoadRemark, PlanFacts, RoundTrip, TensorPlan, TiePlan
-from .ranks import RankDifference, RanksFacts
+from .plan import HeadFacts, LeftoverKey, LoadRemark, PlanFacts, Renaming, RoundTrip, TensorPlan, TiePlan
+from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
     DirectUse,
@@ -85,6 +94,7 @@ __all__ = [
     "UNTRACKED",
     "WRAPPER_KINDS",
     "AdapterFacts",
+    "AsideFacts",
     "BuildFacts",
     "CheckpointFacts",
     "ClassDeclaration",
@@ -131,9 +141,12 @@ __all__ = [
     "PrecisionCritical",
     "ProbeFacts",
     "RankDifference",
+    "RankNames",
     "RanksFacts",
     "RebuildableBufferFacts",
     "ReductionFacts",
+    "RenameFacts",
+    "Renaming",
     "RepeatedKey",
     "ReplacementFacts",
     "RoundTrip",

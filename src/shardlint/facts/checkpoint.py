@@ -50,8 +50,8 @@ class FileProblem:
 
     missing, empty, truncated, lfs-pointer, unreadable, header-length, header-json, header-schema, header-too-large,
     unknown-dtype, shape-size, offsets, overlap, hole, duplicate-key, trailing-bytes, escapes-folder, changed,
-    index-json, index-schema, config-json, config-refused (`key` is then the dotted field), metadata-stream,
-    metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
+    index-json, index-schema, stale-index, config-json, config-refused (`key` is then the dotted field),
+    metadata-stream, metadata-schema, chunk-unplaced, chunk-bounds, chunk-overlap, chunk-hole.
     """
 
     file: str
@@ -107,6 +107,36 @@ class RepeatedKey:
 
 
 @frozen(kw_only=True)
+class RenameFacts:
+    """
+    One renaming of the settings: `source` is a regular expression, `target` what replaces its matches.
+
+    `matched` counts the stored keys that it changes, after the renamings before it; `merged` are the first of those
+    that had different names before and have one afterwards. `problem` says why it cannot be applied.
+    """
+
+    source: str
+    target: str
+    matched: int
+    merged: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@frozen(kw_only=True)
+class AsideFacts:
+    """
+    A file or subfolder with weights that lies in the folder and is not read with it; `detail` says why.
+
+    `kind` is variant (the same weights in another dtype), part (the folder names it as a part of the model) or
+    subfolder (weights of their own).
+    """
+
+    name: str
+    kind: str
+    detail: str
+
+
+@frozen(kw_only=True)
 class CheckpointFacts:
     """
     A checkpoint folder or file, nothing executed and no tensor read.
@@ -114,6 +144,7 @@ class CheckpointFacts:
     `entries` are those of the files that count (named by the index, or the single file); `extra_entries` those of
     weight files beside them. `config` is the folder's `config.json`, None when there is none. `overlay_declared` when
     the owner says that the loader takes each key from the file that the index names, so that repeated keys are meant.
+    `renames` are the owner's renamings of keys, with what they do here.
     `tokenizer_size` is the number of tokens of the tokenizer next to the weights, None when there is none
     and unknown when one cannot be read;
     `generation_config` is the folder's `generation_config.json`, None when there is none; `adapter_config` its
@@ -121,6 +152,7 @@ class CheckpointFacts:
 
     In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first
     chunk, `begin` 0 and `end` its size. `parts` are the dotted names of the state dicts that such a folder nests.
+    `aside` is what lies there too and was not read.
     """
 
     path: str
@@ -137,6 +169,8 @@ class CheckpointFacts:
     generation_config: FrozenDict | None = None
     parts: tuple[str, ...] = ()
     adapter_config: FrozenDict | None = None
+    renames: tuple[RenameFacts, ...] = ()
+    aside: tuple[AsideFacts, ...] = ()
 
     def entry_by_key(self) -> dict[str, EntryFacts]:
         """Every stored key with its entry; of a key stored twice the one in the file that the index names."""

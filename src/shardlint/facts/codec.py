@@ -1,10 +1,10 @@
 """
 Facts as JSON: encode, decode, schema.
 
-A facts file is one JSON object with a `version`. A newer version is refused; so are unknown fields, duplicate keys
-and wrong types, each named with its path. JSON has no NaN and no infinities: `freeze` keeps them as the texts `NaN`,
-`Infinity` and `-Infinity`, and a file with the bare words is refused. Names that are no Unicode text (file names in
-another encoding) are written with backslash escapes.
+A facts file is one JSON object with a `version`. A newer version is refused; so are unknown fields, duplicate keys,
+wrong types and numbers of records that are not there, each named with its path. JSON has no NaN and no infinities:
+`freeze` keeps them as the texts `NaN`, `Infinity` and `-Infinity`, and a file with the bare words is refused. Names
+that are no Unicode text (file names in another encoding) are written with backslash escapes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from .frozen import FrozenDict, freeze, thaw
+from .references import reference_problems
 from .schema import facts_schema, facts_schema_text
 from .snapshot import FACTS_VERSION, Facts
 from .strict import strict_problems
@@ -108,6 +109,9 @@ def decode_facts(data: bytes) -> Facts:
         problems = strict_problems(data, Facts)
         if problems:
             raise FactsError(problems)
+    problems = reference_problems(facts)
+    if problems:
+        raise FactsError(problems)
     return facts
 
 

@@ -30,7 +30,8 @@ class TensorFacts:
     same first element) and is None for meta tensors and where no memory can be read. `persistent` is None for
     parameters; `hidden_aliases` are names under which a buffer is registered as non-persistent although another name
     is persistent. `unreadable` says why shape, dtype or device could not be read (an uninitialised lazy parameter, a
-    tensor class that refuses): they are then empty and mean nothing.
+    tensor class that refuses): they are then empty and mean nothing. `digest` stands for the values of a non-persistent
+    buffer in a job of several ranks, None elsewhere and for large ones.
     """
 
     fqn: str
@@ -47,6 +48,7 @@ class TensorFacts:
     storage: int | None = None
     hidden_aliases: tuple[str, ...] = ()
     unreadable: str | None = None
+    digest: str | None = None
 
     @property
     def is_parameter(self) -> bool:
@@ -80,7 +82,8 @@ class ModuleFacts:
 
     `qualified_type` is the class as its author wrote it: classes that sharding derives from it are looked through.
     `forward_signature` has no annotations and no defaults but plain ones. `placeholder` says why the module cannot be
-    executed, when it cannot.
+    executed, when it cannot. `settings` are the plain attributes that results may depend on: a dropout rate, an
+    epsilon, the name of an activation function.
     """
 
     fqn: str
@@ -89,19 +92,23 @@ class ModuleFacts:
     forward_signature: str
     training: bool
     placeholder: str | None = None
+    settings: FrozenDict = EMPTY
 
 
-WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1")
+WRAPPER_KINDS = ("activation-checkpoint", "activation-offload", "compile", "ddp", "dp", "fsdp1", "wrapper")
 
 
 @frozen(kw_only=True)
 class WrapperFacts:
-    """A wrapper that was removed from names: `kind` is one of `WRAPPER_KINDS`."""
+    """A wrapper that was removed from names: `kind` is one of `WRAPPER_KINDS`.
+
+    `wrapped_type` is None for a wrapper that wraps nothing.
+    """
 
     fqn: str
     kind: str
     qualified_type: str
-    wrapped_type: str
+    wrapped_type: str | None
 
 
 @frozen(kw_only=True)
@@ -214,7 +221,8 @@ class ModelFacts:
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
     the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows. `hidden` are
-    the plain containers that keep modules or parameters which are not registered.
+    the plain containers that keep modules or parameters which are not registered. `sample` is, in a job of several
+    ranks, a digest of the first values of some matrices, as this rank holds them.
     """
 
     qualified_type: str
@@ -236,6 +244,7 @@ class ModelFacts:
     offload: tuple[str, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
     hidden: tuple[HiddenFacts, ...] = ()
+    sample: str | None = None
     quantisation_skips: tuple[SkippedName, ...] = ()
     quantised_heads: tuple[str, ...] = ()
 

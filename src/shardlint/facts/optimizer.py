@@ -15,6 +15,7 @@ from attrs import frozen
 
 from .frozen import EMPTY, FrozenDict
 from .model import TensorLayout
+from .unknown import Unknown
 
 
 @frozen(kw_only=True)
@@ -99,7 +100,8 @@ class LiveParameter:
 
     `main` and `main_gradient` are specs of what frameworks keep beside it in another precision, None when there is
     none. `global_shape` is that of the whole parameter, also where the tensor is a flat
-    part of it (`flat`, then `spec` is that of the part). `has_gradient` tells whether there is a gradient now.
+    part of it (`flat`, then `spec` is that of the part). `has_gradient` tells whether there is a gradient now; of a
+    frozen one `zero_gradient` tells whether it is zero everywhere on this rank.
     """
 
     identity: int
@@ -113,6 +115,7 @@ class LiveParameter:
     main: int | None = None
     main_gradient: int | None = None
     has_gradient: bool = False
+    zero_gradient: bool | Unknown = False
 
 
 @frozen(kw_only=True)

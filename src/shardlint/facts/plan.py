@@ -127,6 +127,20 @@ class HeadFacts:
 
 
 @frozen(kw_only=True)
+class Renaming:
+    """
+    A renaming, as an entry of `checkpoint.renames`, that would give the tensors `names` the stored `keys` as sources.
+
+    `source` is a regular expression and `target` its replacement. The load was planned with it to be sure.
+    """
+
+    source: str
+    target: str
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class PlanFacts:
     """
     The whole plan. `loader` names whose rules were followed (`transformers 5.24.0`, `identity`).
@@ -135,6 +149,8 @@ class PlanFacts:
     files that count and could not be read: what they hold is unknown, so missing tensors may lie there.
     `quantization` says which scheme was planned and how, empty without one. `conversions` are those that took part.
     `heads` is None where nothing is without a place, or a class is not one of the library's.
+    `cures` are renamings that would give a source to tensors that have none, found by looking at names and shapes.
+    `part` stands before the names of the one module whose checkpoint this is, empty where it is the whole model's.
     """
 
     loader: str
@@ -150,6 +166,8 @@ class PlanFacts:
     unread: tuple[str, ...] = ()
     quantization: str = ""
     heads: HeadFacts | None = None
+    cures: tuple[Renaming, ...] = ()
+    part: str = ""
 
     def tensor_by_name(self) -> dict[str, TensorPlan]:
         """Every live name with its plan."""

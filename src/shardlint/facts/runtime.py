@@ -19,12 +19,14 @@ class StepFacts:
     One micro-step: a forward of the root module, and what followed until the next one.
 
     `fields` are the forward arguments that were given and are not None. `with_gradients` says whether gradients were
-    enabled when the forward began.
+    enabled when the forward began, `functional` whether other tensors stood in for parameters of the model then, as
+    `torch.func.functional_call` puts them there.
     """
 
     index: int
     fields: tuple[str, ...] = ()
     with_gradients: bool = True
+    functional: bool = False
 
 
 @frozen(kw_only=True)

@@ -16,6 +16,7 @@ from attrs import frozen
 from ..boxes import Box, Placement
 from ..names import ROOT
 from .frozen import EMPTY, FrozenDict
+from .unknown import Unknown
 
 UNMANAGED = "<unmanaged>"
 UNTRACKED = "<untracked:"
@@ -30,8 +31,9 @@ class MeshFacts:
     """
     A device mesh: axis names (empty when unnamed), sizes, ranks row by row, this rank's coordinate in it.
 
-    Of a slice of a larger mesh, `ranks` are those of the slice that this rank is in. `coordinate` is None when this
-    rank is not part of the mesh.
+    Of a slice of a larger mesh, `ranks` are those of the slice that this rank is in, and `beyond` the axes of the
+    larger one that the slice leaves out, where torch tells them. `coordinate` is None when this rank is not part of the
+    mesh.
     """
 
     axes: tuple[str, ...] = ()
@@ -39,6 +41,7 @@ class MeshFacts:
     ranks: tuple[int, ...] = ()
     coordinate: tuple[int, ...] | None = None
     device_type: str = ""
+    beyond: tuple[str, ...] = ()
 
     def coordinate_of(self, rank: int) -> tuple[int, ...] | None:
         """Where `rank` sits in the mesh; None when it does not."""
@@ -98,8 +101,10 @@ class UnitFacts:
 
     `name` is `owner`, with `#1` and so on for the further parameter groups of one module. `owner` is the FQN of the
     module (`<root>` for the root), several joined by `+`. `kind` is fsdp2, hsdp, replicate, fsdp1, ddp, hyperparallel
-    or what a pack's collector calls it. `domains` gives the sorted parameter FQNs of each gradient domain.
-    A prefetch target outside the module tree is named `<untracked:ClassName>`.
+    or what a pack's collector calls it. `domains` gives the sorted parameter FQNs of each gradient domain;
+    `domain_unknown` says why that of some parameter is in none of them, empty when all are known.
+    A prefetch target outside the module tree is named `<untracked:ClassName>`. `reduced` counts the parameters that
+    the unit reduces, where it says so and may have left some out: DDP reduces what was trainable when it was made.
     """
 
     name: str
@@ -112,6 +117,7 @@ class UnitFacts:
     mesh: int | None = None
     reduction: int | None = None
     domains: FrozenDict = EMPTY
+    domain_unknown: str = ""
     parameter_count: int = 0
     mixed_precision: FrozenDict = EMPTY
     reshard_after_forward: bool | None = None
@@ -122,6 +128,7 @@ class UnitFacts:
     pending_all_gather: bool | None = None
     hooks_alive: bool | None = None
     one_dtype_only: bool | None = None
+    reduced: int | None = None
     flags: FrozenDict = EMPTY
     unknown: tuple[str, ...] = ()
 
@@ -136,17 +143,18 @@ class OwnershipFacts:
     """
     One parameter under one of its names.
 
-    Equal `identity` means one parameter: aliases have a record each. `domain` is DENSE, EXPERT or LOCAL. `layout` and
-    `unit` are indices; `unit` is None and `owner` `<unmanaged>` when no unit manages the parameter. `replaced` tells
-    that the unit still manages this tensor though the module holds another one by now. `origin` numbers the tensors
-    as they were before wrapping, None when unknown. `marks` are the flags that libraries set on parameters
-    (`tensor_model_parallel`, `partition_dim`, `allreduce`, ...). `optimized` is None when no optimizer was given.
+    Equal `identity` means one parameter: aliases have a record each. `domain` is DENSE, EXPERT or LOCAL, or not known.
+    `layout` and `unit` are indices; `unit` is None and `owner` `<unmanaged>` when no unit manages the parameter.
+    `replaced` tells that the unit still manages this tensor though the module holds another one by now. `origin`
+    numbers the tensors as they were before wrapping, None when unknown. `marks` are the flags that libraries set on
+    parameters (`tensor_model_parallel`, `partition_dim`, `allreduce`, ...). `optimized` is None when no optimizer was
+    given.
     """
 
     fqn: str
     owner: str
     unit: int | None = None
-    domain: str = DENSE
+    domain: str | Unknown = DENSE
     layout: int
     identity: int
     origin: int | None = None
@@ -222,7 +230,7 @@ class ShardingFacts:
         mesh = self.mesh(index)
         return "no mesh" if mesh is None else mesh.text()
 
-    def contract_of(self, record: OwnershipFacts) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+    def contract_of(self, record: OwnershipFacts) -> tuple[str, str | Unknown, tuple[str, ...], tuple[str, ...]]:
         """
         Owner, domain, mesh axis names and placements: what all aliases of one parameter must share.
 

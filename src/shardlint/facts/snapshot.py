@@ -59,9 +59,14 @@ class BuildFacts:
 
 @frozen(kw_only=True)
 class Environment:
-    """Where the snapshot was taken: versions by distribution name, and the place in the job."""
+    """
+    Where the snapshot was taken: versions by distribution name, and the place in the job.
+
+    `numerics` are the settings of torch and of the environment that change results.
+    """
 
     versions: FrozenDict = EMPTY
+    numerics: FrozenDict = EMPTY
     rank: int = 0
     world_size: int = 1
 

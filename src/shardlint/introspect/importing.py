@@ -73,7 +73,10 @@ def import_file(path: Path) -> ModuleType:
     try:
         with _on_path(path.parent):
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        del sys.modules[name]
+        raise
+    except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
         del sys.modules[name]
         raise ImportProblem(_raised(path, error), error, str(path)) from error
     return module
@@ -90,7 +93,9 @@ def _import_module(name: str) -> ModuleType:
         if missing and (name == missing or name.startswith(f"{missing}.")):
             raise ImportProblem(_no_module(name, missing)) from None
         raise ImportProblem(_raised(name, error), error, None) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise ImportProblem(_raised(name, error), error, None) from error
 
 
@@ -102,7 +107,11 @@ def _no_module(name: str, missing: str) -> str:
 
 
 def _raised(what: object, error: BaseException) -> str:
-    return f"importing {what} raised {type(error).__name__}: {error}"
+    try:
+        text = str(error)
+    except Exception:  # its own __str__ raises
+        text = "(its text cannot be had)"
+    return f"importing {what} raised {type(error).__name__}: {text}"
 
 
 def _attribute(module: ModuleType, name: str, place: str) -> Any:

@@ -1,9 +1,10 @@
 """
 One pass over a module tree: every module and tensor by identity, with every name it has.
 
-Names are dotted FQNs without the segments that wrappers add. A segment is a wrapper's only when the *type* of the
-parent says so: a real child called `module` keeps its name. Nothing of the model is called but mapping methods of the
-registries in its `__dict__`, so overridden `named_modules`, `__getattr__` and properties do not matter.
+Names are dotted FQNs without the segments that wrappers add. A segment is a wrapper's only when the parent says so, by
+its type or by leaving it out of its own names (`shardlint.introspect.wrappers`): a real child called `module` keeps its
+name. Beside that nothing of the model is called but mapping methods of the registries in its `__dict__`, so overridden
+`named_modules`, `__getattr__` and properties do not matter.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from ..names import natural_key
+from .wrappers import may_wrap, wrapping
 
 ALIAS_LIMIT = 1024
 """Names kept of one module; a module with more is listed in `Walk.cut`."""
@@ -22,34 +24,11 @@ REVISIT_LIMIT = 250_000
 """Visits beyond the first, over all modules: nested sharing multiplies names, and this bounds the product."""
 
 
-@frozen
-class WrapperType:
-    """A class of wrappers, the segment that it adds to names, and what kind of wrapper it is."""
-
-    class_name: str
-    segment: str
-    kind: str
-    packages: tuple[str, ...] = ()  # any package when empty
-
-
-# `module` is a common name for a real child, so there the package of the class has to fit as well.
-_MODULE_WRAPPER_PACKAGES = ("torch", "apex", "megatron", "deepspeed", "fairscale")
-WRAPPER_TYPES = (
-    WrapperType("OffloadWrapper", "_checkpoint_wrapped_module", "activation-offload"),
-    WrapperType("ActivationWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
-    WrapperType("CheckpointWrapper", "_checkpoint_wrapped_module", "activation-checkpoint"),
-    WrapperType("OptimizedModule", "_orig_mod", "compile"),
-    WrapperType("FullyShardedDataParallel", "_fsdp_wrapped_module", "fsdp1"),
-    WrapperType("DistributedDataParallel", "module", "ddp", _MODULE_WRAPPER_PACKAGES),
-    WrapperType("DataParallel", "module", "dp", _MODULE_WRAPPER_PACKAGES),
-)
-
-
 class WalkedModule:
     """
     A module and its names, in the order in which the walk met them. `values` is the module's `__dict__`.
 
-    `wrapper` is the kind of wrapper that it is, None when it is none; `wrapped` is then what it wraps.
+    `wrapper` is the kind of wrapper that it is, None when it is none; `wrapped` is what it wraps, None for nothing.
     """
 
     __slots__ = ("module", "names", "values", "wrapped", "wrapper")
@@ -126,29 +105,10 @@ def smallest(names: list[str]) -> str:
     return names[0] if len(names) == 1 else min(names, key=natural_key)
 
 
-def registry(module: Any, name: str) -> Mapping[Any, Any]:
-    """One of a module's own registries (`_modules`, `_parameters`, `_buffers`), empty when there is none."""
-    try:
-        members = object.__getattribute__(module, "__dict__").get(name)
-    except AttributeError:
-        return {}
-    return members if hasattr(members, "items") else {}
-
-
 def text(key: Any) -> str:
     """A registry key as text that any JSON encoder takes."""
     name = key if isinstance(key, str) else str(key)
     return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def wrapper_segment(kind: type) -> tuple[str, str] | None:
-    """`(segment, wrapper kind)` when `kind` is a wrapper class or a subclass of one, else None."""
-    for base in kind.__mro__:
-        for known in WRAPPER_TYPES:
-            package = base.__module__.partition(".")[0]
-            if base.__name__ == known.class_name and (not known.packages or package in known.packages):
-                return known.segment, known.kind
-    return None
 
 
 def walk(model: Any) -> Walk:
@@ -202,7 +162,7 @@ class _Walker:
             except AttributeError:
                 return  # what stands in the registry is not a module
             record = self.modules[number] = WalkedModule(module, name, values)
-            if type(module) not in self.plain:
+            if type(module) not in self.plain or values.get("_state_dict_hooks"):
                 self._mark_wrapper(record)
         elif number in self.path:
             self.walk.cycles.append(name)
@@ -223,14 +183,12 @@ class _Walker:
             self.stack.append((record, name, iter(children.items())))
 
     def _mark_wrapper(self, record: WalkedModule) -> None:
-        known = wrapper_segment(type(record.module))
-        if known is None:
-            self.plain.add(type(record.module))
-            return
-        segment, wrapper = known
-        inner = registry(record.module, "_modules").get(segment)
-        if inner is not None:
-            record.wrapper, record.wrapped = wrapper, inner
+        kind = type(record.module)
+        found = wrapping(record.module)
+        if found is not None:
+            record.wrapper, record.wrapped = found
+        elif not may_wrap(kind):
+            self.plain.add(kind)
 
     def _add(self, items: Mapping[Any, Any], kind: str, prefix: str, hidden: Collection[Any]) -> None:
         tensors = self.tensors
@@ -250,6 +208,6 @@ class _Walker:
 
     def _unwrap_root(self) -> None:
         record = self.walk.find_module(self.walk.model)
-        while record is not None and record.wrapper:
+        while record is not None and record.wrapper and record.wrapped is not None:
             self.walk.root = record.wrapped
             record = self.walk.find_module(record.wrapped)

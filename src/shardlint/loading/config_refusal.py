@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,12 +16,19 @@ _LONGEST = 300  # characters
 _MOST_NAMED = 12
 
 
-def refusal(error: Exception, config: Mapping[str, Any]) -> ConfigRefusedError:
-    """Return `error`, which building from the plain values `config` raised, as a refusal that names the field."""
+def refusal(error: Exception, config: Mapping[str, Any]) -> ConfigRefusedError | None:
+    """
+    Return `error`, which building from the plain values `config` raised, as a refusal that names the field.
+
+    None when nothing shows that the configuration is at fault: an attribute that a release lacks, a call that it does
+    not take, whatever went wrong between the libraries, is no fault of the user's file.
+    """
     if isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str):
         found = _unknown_value(error.args[0], config)
         if found is not None:
             return found
+    if not (_is_stated(error) or _is_evident(error, config)):
+        return None
     cause = error.__cause__ if type(error).__name__.startswith("StrictDataclass") else None
     text = encodable(" ".join(str(cause or error).split()))
     match = _FIELD.search(text)
@@ -30,6 +38,29 @@ def refusal(error: Exception, config: Mapping[str, Any]) -> ConfigRefusedError:
         return ConfigRefusedError(_short(detail), _path(config, name, text))
     kind = "" if cause is not None else f"{type(error).__name__}: "
     return ConfigRefusedError(_short(f"{kind}{text}"))
+
+
+def _is_stated(error: Exception) -> bool:
+    """Whether a library raised it on purpose: by a statement, to say that a value will not do."""
+    if type(error).__name__.startswith("StrictDataclass"):
+        return True
+    if not isinstance(error, (ValueError, TypeError, AssertionError, LookupError)):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or str(trace.tb_frame.f_globals.get("__name__", "")).startswith("shardlint"):
+        return False
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _is_evident(error: Exception, config: Mapping[str, Any]) -> bool:
+    """Whether a number of the configuration makes it: a zero that is divided by, a size below zero that is named."""
+    numbers = [value for _, value in _leaves(config) if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    if isinstance(error, ZeroDivisionError):
+        return 0 in numbers
+    words = set(re.findall(r"-\d+", str(error))) if isinstance(error, RuntimeError) else set()
+    return any(str(number) in words for number in numbers if number < 0)
 
 
 def _short(text: str) -> str:

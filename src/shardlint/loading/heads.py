@@ -12,6 +12,7 @@ from ..facts import CheckpointFacts, FrozenDict, HeadFacts, PlanFacts
 from .live_names import from_meta_model, unwrapped
 from .loader import PlanUnknownError
 from .planner import make_plan
+from .releases import is_pretrained
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -84,8 +85,6 @@ def _named(checkpoint: CheckpointFacts) -> str | None:
 
 def _library_class(model: Any) -> type | None:
     """The class of the model, or the nearest of its bases, that Transformers exports."""
-    from .load import is_pretrained
-
     if not is_pretrained(model):
         return None
     import transformers

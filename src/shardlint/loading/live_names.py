@@ -6,18 +6,18 @@ from typing import Any
 
 from ..analysis.wrapper_names import base_name
 from ..facts import ModelFacts
-from ..introspect.walk import wrapper_segment
+from ..introspect.wrappers import wrapping
 from .loader import PlannedTarget
 from .planner import LiveModel
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the innermost model that wrappers of known type and PEFT adapters hold."""
+    """Return the innermost model that wrappers and PEFT adapters hold."""
     while True:
-        known = wrapper_segment(type(model))
-        if known is None and type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
+        wrapper = wrapping(model)
+        if wrapper is None and type(model).__module__.startswith("peft.") and hasattr(model, "get_base_model"):
             return unwrapped(model.get_base_model())
-        inner = getattr(model, known[0], None) if known else None
+        inner = wrapper[1] if wrapper else None
         if inner is None:
             return model
         model = inner

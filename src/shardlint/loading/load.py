@@ -22,7 +22,10 @@ from .declared import Declared
 from .identity_loader import IdentityLoader
 from .live_names import from_model_facts, is_adapted, unwrapped
 from .loader import Loader
+from .model_parts import part_for, split_live, whole_plan
+from .old_names import old_attention_names
 from .planner import LiveModel, make_plan
+from .releases import is_pretrained
 from .stages import LoadStages, StagedCheckpoint, in_stored_keys, load_stages, staged_checkpoint
 
 Leaf = Callable[[EntryFacts], Any]
@@ -55,7 +58,8 @@ class FollowedLoad:
     """
     A load that was followed: the loader, and the plan in the keys that the loader sees.
 
-    `tensors` are those by these keys when they are not the stored ones, else None.
+    `tensors` are those by these keys when they are not the stored ones, else None. Where the checkpoint is that of one
+    module of the model, `plan` has the names within it, `part` is what stands before them, `outside` is the rest.
     """
 
     loader: Loader
@@ -64,13 +68,16 @@ class FollowedLoad:
     tensors: Mapping[str, Any] | None = None
     staged: StagedCheckpoint | None = None
     exclusions: Exclusions | None = None
+    part: str = ""
+    outside: LiveModel | None = None
 
     @property
     def stored_plan(self) -> PlanFacts:
-        """The plan in the keys that are stored."""
-        if self.staged is None:
-            return self.plan
-        return in_stored_keys(self.plan, self.staged, self.checkpoint, self.exclusions)
+        """The plan in the keys that are stored, and in the names of the whole model."""
+        plan = self.plan
+        if self.staged is not None:
+            plan = in_stored_keys(plan, self.staged, self.checkpoint, self.exclusions)
+        return plan if self.outside is None else whole_plan(plan, self.part, self.outside, self.exclusions)
 
 
 @frozen(kw_only=True, slots=False)
@@ -123,6 +130,11 @@ class ModelLoad:
 
         `given` are its tensors by key when they are not those of its files. Raises `PlanUnknownError`.
         """
+        part = None if self.pretrained else part_for(self.model, checkpoint)
+        if part is not None:
+            inner, outside = split_live(self.live, part.prefix)
+            followed = evolve(self, model=part.model, live=inner).follow(checkpoint, leaf, loader_of, given)
+            return evolve(followed, part=part.prefix, outside=outside)
         before = self.stages.before
         staged = staged_checkpoint(checkpoint, before, self.model, leaf) if before else None
         tensors = given if staged is None else {key: derived.tensor for key, derived in staged.made.items()}
@@ -144,7 +156,8 @@ class ModelLoad:
     def _loader(self, checkpoint: CheckpointFacts, loader_of: LoaderOf, tensors: Mapping[str, Any] | None) -> Loader:
         if not self.pretrained:
             prefix = own(self.model, "base_model_prefix")
-            return IdentityLoader(self.renames, prefix if isinstance(prefix, str) else "")
+            renames = [*self.renames, *old_attention_names(self.model)]
+            return IdentityLoader(renames, prefix if isinstance(prefix, str) else "")
         return loader_of(
             self.model,
             tensors=tensors,
@@ -174,13 +187,6 @@ def nested_plan(
         for leftover in plan.leftovers
     ]
     return evolve(plan, leftovers=tuple(leftovers))
-
-
-def is_pretrained(model: Any) -> bool:
-    """Whether the model is one of Transformers', without importing Transformers."""
-    return any(
-        f"{kind.__module__}.{kind.__name__}".endswith("modeling_utils.PreTrainedModel") for kind in type(model).__mro__
-    )
 
 
 def _holds_codes(model: Any) -> bool:

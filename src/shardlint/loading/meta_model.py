@@ -15,11 +15,14 @@ from attrs import frozen
 from ..analysis.model_config import LOADED_QUANTISATION, quantisation_settings
 from ..facts import CheckpointFacts, FrozenDict, thaw
 from ..names import first_line
+from .build_limits import BuildGivenUp, build_limits
 from .config_refusal import refusal
 from .loader import ConfigRefusedError, PlanUnknownError
-from .transformers_loader import version
+from .releases import frame_of, has_conversions, lacks, version
+from .trial import is_ordinary, try_building
 
 MAX_MODULES = 2_000_000
+_HELPERS = ("no_tie_weights", "meta_device_safe_creation_ops")
 # The largest number that any model has, by the name of its key; what names an id or a constant has no limit.
 _LIMITS = (
     (re.compile(r"id$|ids$|index$|seed|theta|param", re.IGNORECASE), None),
@@ -59,8 +62,13 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
     plain = _cleaned(thaw(checkpoint.config), "")
     with _isolated():
         try:
-            config, kind = _config_and_class(plain)
-            model = _model(config, kind, _dtype(config, checkpoint))
+            if not is_ordinary(plain):
+                try_building(plain)
+            with build_limits():
+                config, kind = _config_and_class(plain)
+                model = _model(config, kind, _dtype(config, checkpoint))
+        except BuildGivenUp as error:
+            raise PlanUnknownError(f"building the architecture of config.json was given up: {error}") from error
         except PlanUnknownError:
             raise
         except _TooLargeError as error:
@@ -68,7 +76,7 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
         except (ImportError, OSError, NotImplementedError, MemoryError, RecursionError) as error:
             raise _not_built(error) from error  # something that is not installed, or not at hand without a network
         except Exception as error:
-            raise refusal(error, plain) from error
+            raise refusal(error, plain) or _not_built(error) from error
         try:
             with _default_dtype(config.dtype):
                 return BuiltModel(model=model, quantizer=_quantizer(checkpoint.config, config, model, config.dtype))
@@ -92,9 +100,37 @@ def build_like(kind: type, config: Any) -> Any:
             raise _not_built(error) from error
 
 
+def build_plain(plain: dict[str, Any]) -> Any:
+    """Build the model of a configuration that was cleaned. Raises whatever building raises."""
+    import torch
+
+    with _isolated():
+        config, kind = _config_and_class(plain)
+        return _model(config, kind, torch.float32)
+
+
 def _not_built(error: Exception) -> PlanUnknownError:
-    text = first_line(error)
-    return PlanUnknownError(f"the architecture of config.json cannot be built: {type(error).__name__}: {text}")
+    text = f"{type(error).__name__}: {first_line(error)} (Transformers {version()}, {frame_of(error)})"
+    absent = [name for name in _HELPERS if not _has_helper(name)]
+    because = f"; {lacks(f'initialization.{absent[-1]}')}" if absent else ""
+    return PlanUnknownError(f"the architecture of config.json cannot be built: {text}{because}")
+
+
+def _has_helper(name: str) -> bool:
+    """Whether the release has a context manager that its own loader builds models in."""
+    try:
+        from transformers import initialization
+    except ImportError:
+        return False
+    return hasattr(initialization, name)
+
+
+def _helpers() -> Iterator[Any]:
+    for name in _HELPERS:
+        if _has_helper(name):
+            from transformers import initialization
+
+            yield getattr(initialization, name)()
 
 
 def _cleaned(value: Any, key: str) -> Any:
@@ -137,21 +173,19 @@ def _isolated() -> Iterator[None]:
 def _model(config: Any, kind: Any, dtype: Any) -> Any:
     """Build the class on meta, as the loader does."""
     import torch
-    from transformers import initialization
 
     config.dtype = dtype
-    for name in config.sub_configs:
+    for name in getattr(config, "sub_configs", ()):
         if getattr(config, name, None) is not None:
             getattr(config, name).dtype = dtype
     config._attn_implementation = "eager"
-    with (
-        _default_dtype(dtype),
-        torch.device("meta"),
-        initialization.meta_device_safe_creation_ops(),
-        initialization.no_tie_weights(),
-        _bounded(),
-    ):
-        return kind(config)
+    with contextlib.ExitStack() as stack:
+        for context in (_default_dtype(dtype), torch.device("meta"), *_helpers(), _bounded()):
+            stack.enter_context(context)
+        model = kind(config)
+    if not has_conversions():
+        model.tie_weights()  # there the loader knows a tie by the shared tensor
+    return model
 
 
 @contextlib.contextmanager
@@ -208,7 +242,7 @@ def _dtype(config: Any, checkpoint: CheckpointFacts) -> Any:
     """Return what `dtype="auto"` gives: the configuration's, else that of the first stored floating-point tensor."""
     import torch
 
-    value = getattr(config, "dtype", None)
+    value = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
     if isinstance(value, str):
         value = getattr(torch, value, None)
     if isinstance(value, torch.dtype) and value.is_floating_point and value.itemsize > 1:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from ..analysis.contract_globs import Exclusions
+from ..analysis.renamings import infer_renamings
 from ..checkpoint.byte_compare import ByteComparer
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
@@ -39,16 +40,39 @@ def collect_plan(
     and the model is not touched. Raises `PlanUnknownError`.
     """
     _require_headers(checkpoint)
-    if model is None:
-        return _from_config(checkpoint, exclusions, renames)
-    if model_facts is None:
+    if model is not None and model_facts is None:
         raise PlanUnknownError("the facts of the model were not collected")
-    load = ModelLoad.of(model, model_facts, renames, exclusions, declared)
+
+    def plan(declared_renames: Sequence[tuple[str, str]]) -> PlanFacts:
+        if model is None or model_facts is None:
+            return _from_config(checkpoint, exclusions, declared_renames)
+        return _from_model(checkpoint, ModelLoad.of(model, model_facts, declared_renames, exclusions, declared))
+
+    return _with_cures(plan(renames), lambda cures: plan([*renames, *cures]))
+
+
+def _with_cures(plan: PlanFacts, again: Callable[[Sequence[tuple[str, str]]], PlanFacts]) -> PlanFacts:
+    """The plan with the renamings that would give sources to tensors without one, each tried by planning with it."""
+    cures = infer_renamings(plan)
+    if not cures:
+        return plan
+    try:
+        cured = again([(cure.source, cure.target) for cure in cures])
+    except PlanUnknownError:  # the loader takes no such renaming
+        return plan
+    status = {tensor.name: tensor.status for tensor in cured.tensors}
+    before = {tensor.name for tensor in plan.tensors if tensor.status in ("loaded", "tied")}
+    if any(status.get(name) not in ("loaded", "tied") for name in before):
+        return plan
+    return evolve(plan, cures=tuple(cure for cure in cures if all(status.get(name) == "loaded" for name in cure.names)))
+
+
+def _from_model(checkpoint: CheckpointFacts, load: ModelLoad) -> PlanFacts:
     if checkpoint.format == "dcp":
         plan = load.nested_plan(checkpoint)
     else:
         plan = _with_ties_compared(load.follow(checkpoint, _on_meta, _transformers_loader).stored_plan, checkpoint)
-    return evolve(plan, heads=heads_of(model, plan, checkpoint))
+    return evolve(plan, heads=heads_of(load.model, plan, checkpoint))
 
 
 def _transformers_loader(model: Any, *, tensors: Mapping[str, Any] | None, **settings: Any) -> Loader:

@@ -19,6 +19,7 @@ from attrs import frozen
 from ..introspect.attributes import own
 from ..names import first_line
 from .loader import PlanUnknownError
+from .releases import converted, scope_of
 
 STAGES = "_weight_conversion_stages"
 LIST = "_weight_conversions"
@@ -120,7 +121,7 @@ def signature(transform: Any) -> tuple[Any, ...]:
         for item in getattr(transform, "operations", ())
     )
     patterns = (tuple(transform.source_patterns), tuple(transform.target_patterns))
-    return (type(transform).__name__, *patterns, getattr(transform, "scope_prefix", None), operations)
+    return (type(transform).__name__, *patterns, scope_of(transform), operations)
 
 
 @frozen(kw_only=True)
@@ -167,11 +168,10 @@ def run_stage(transforms: Sequence[Any], tensors: Mapping[str, Any], model: Any)
 
 def _converted(group: Any, name: str, model: Any, operations: Sequence[str]) -> dict[str, Any]:
     try:
-        result = group.convert(name, model=model, config=getattr(model, "config", None))
+        return converted(group, name, model=model)
     except Exception as error:  # whatever a conversion raises, refusals to be followed without values included
         text = first_line(error)
         raise PlanUnknownError(f"the recorded conversion of {name} by {' and '.join(operations)}: {text}") from error
-    return {target: value[0] if isinstance(value, list) else value for target, value in result.items()}
 
 
 def _add(found: dict[str, Derived], name: str, made: Derived) -> None:

@@ -15,23 +15,27 @@ from typing import Any
 from ..analysis.wrapper_names import without_adapter, without_wrappers
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
-from ..names import first_line
+from ..names import first_line, natural_key
 from .loader import Converted, Ignored, LoadRecipe, PlannedTarget, PlanUnknownError, Routes
 from .recorded_conversions import pristine, recorded_list, signature
+from .releases import (
+    converted,
+    frame_of,
+    has_conversions,
+    knows_its_use,
+    lacks,
+    renames_before_converting,
+    reversed_conversions,
+    scope_of,
+    version,
+)
+from .transformers4_rules import KeyRules, saved_name, tied_names
 
 _PURE_QUANTIZER_OPERATIONS = ("Fp8Dequantize",)
 _FLOATS = ("F", "BF")
+_MAPPING = "conversion_mapping.get_model_conversion_mapping"
 # What only quantised activations and caches need: a model whose weights were decoded has no place for it.
 _ACTIVATION_SCALES = r"\.(input|output|activation|k|v|q)_(scale|zero_point|global_scale)$"
-
-
-def version() -> str:
-    """Return the version of the installed Transformers. Raises `PlanUnknownError` when there is none."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise PlanUnknownError("Transformers is not installed") from error
-    return str(transformers.__version__)
 
 
 def guarded(what: str, call: Callable[[], Any]) -> Any:
@@ -41,8 +45,8 @@ def guarded(what: str, call: Callable[[], Any]) -> Any:
     except PlanUnknownError:
         raise
     except Exception as error:
-        text = first_line(error)
-        raise PlanUnknownError(f"Transformers {version()}: {what}: {type(error).__name__}: {text}") from error
+        text = f"{type(error).__name__}: {first_line(error)} ({frame_of(error)})"
+        raise PlanUnknownError(f"Transformers {version()}: {what}: {text}") from error
 
 
 class TransformersLoader:
@@ -74,7 +78,19 @@ class TransformersLoader:
         self.quantization = _describe(quantizer)
         if getattr(model, "_pp_stage", None) is not None:
             raise PlanUnknownError("the model is one stage of a pipeline, whose other keys belong to other ranks")
-        guarded("reading the conversion mapping", self._read_mapping)
+        self._used: set[int] = set()
+        self._mapping: list[Any] = []
+        self._converters: list[Any] = []
+        self._key_rules: KeyRules | None = None
+        self._applied: tuple[str, ...] = ()
+        if has_conversions():
+            guarded("reading the conversion mapping", self._read_mapping)
+        elif stage is not None:
+            raise PlanUnknownError(f"the model records conversions: {lacks(_MAPPING)}")
+        else:
+            self._key_rules = guarded(
+                "reading the key mapping", lambda: KeyRules.of(model, self._key_mapping, quantizer)
+            )
 
     def _read_mapping(self) -> None:
         from transformers.conversion_mapping import get_model_conversion_mapping
@@ -111,17 +127,22 @@ class TransformersLoader:
         return [item for item in found if not (self._key_mapping and type(item) is renaming)]
 
     def ordered(self, keys: Sequence[str]) -> Sequence[str]:
-        return sorted(keys, key=self._natural_key)
+        return sorted(keys, key=natural_key if self._key_rules else self._natural_key)
 
     def routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
         found: Routes = guarded("renaming keys", lambda: self._routes(keys, live))
         return found
 
     def _routes(self, keys: Sequence[str], live: Mapping[str, PlannedTarget]) -> Routes:
+        if self._key_rules is not None:
+            self._applied = self._key_rules.applied(keys)
+            return Routes(self._key_rules.names(keys, live), {})
         names = list(keys)
         for renaming in self._renamings:  # one renaming over all keys, then the next: the same as key by key
             if self._may_match(renaming, names):
-                names = [renaming.rename_source_key(name)[0] for name in names]
+                before, names = names, [renaming.rename_source_key(name)[0] for name in names]
+                if names != before:
+                    self._used.add(id(renaming))
         converters = [converter for converter in self._converters if self._may_match(converter, names)]
         recipes: dict[int, LoadRecipe] = {}
         for position, key in enumerate(keys):
@@ -129,6 +150,7 @@ class TransformersLoader:
             names[position] = name
             if pattern is not None:
                 recipes[position] = LoadRecipe(self._by_pattern[pattern], pattern)
+                self._used.add(id(self._by_pattern[pattern]))
         return Routes(names, recipes)
 
     def _may_match(self, transform: Any, names: Sequence[str]) -> bool:
@@ -139,7 +161,7 @@ class TransformersLoader:
         text = "\n".join(names)
         if text.count("\n") != len(names) - 1:
             return True
-        if transform.scope_prefix is not None:
+        if scope_of(transform) is not None:
             pattern = re.sub(r"(?<!\\)\^", "", pattern)
         return re.search(pattern, text, re.MULTILINE) is not None
 
@@ -199,20 +221,16 @@ class TransformersLoader:
                 kind = getattr(torch, TORCH_DTYPES.get(entry.dtype, "uint8"), torch.uint8)  # kept as stored
             group.add_tensor(name, entry.key, pattern, torch.empty(entry.shape, dtype=kind, device="meta"))
         with torch.no_grad():
-            result = group.convert(
-                name, model=self._model, config=self._model.config, hf_quantizer=self._quantizer, loading_info=None
-            )
-        shapes: dict[str, tuple[int, ...] | None] = {}
-        for target, value in result.items():
-            tensor = value[0] if isinstance(value, list) else value
-            shapes[target] = tuple(int(size) for size in tensor.shape)
-        return Converted(shapes)
+            result = converted(group, name, model=self._model, quantizer=self._quantizer)
+        return Converted({target: tuple(int(size) for size in tensor.shape) for target, tensor in result.items()})
 
     def ties(self) -> Mapping[str, str]:
         found = guarded("reading the ties", self._declared_ties)
         return {without_wrappers(name): without_wrappers(source) for name, source in found.items()}
 
     def _declared_ties(self) -> dict[str, str]:
+        if self._key_rules is not None:
+            return tied_names(self._model)
         # After loading, the attribute lacks the pairs that were stored with different values: ask the class as well.
         declared = self._model.get_expanded_tied_weights_keys(all_submodels=True)
         return {**declared, **(getattr(self._model, "all_tied_weights_keys", None) or {})}
@@ -253,7 +271,7 @@ class TransformersLoader:
         for converter in self._converters:
             for pattern in converter.source_patterns:
                 other = first.setdefault(pattern, converter)
-                if converter.was_used() | other.was_used() and _recipe(other) != _recipe(converter):
+                if self._took_part(converter) | self._took_part(other) and _recipe(other) != _recipe(converter):
                     detail = f"{other!r} and {converter!r} take the same source pattern"
                     found.append(LoadRemark(kind="shared-pattern", name=pattern, keys=(), detail=detail))
         return found
@@ -261,13 +279,17 @@ class TransformersLoader:
     def round_trips(
         self, sources: Mapping[str, str], live: Mapping[str, PlannedTarget]
     ) -> tuple[Sequence[RoundTrip], int]:
-        try:
-            reverse = [item.reverse_transform() for item in self._mapping[::-1] if item.was_used()]
-        except Exception:
-            return (), 0  # whether a conversion can be reversed at all is another question
-        if not reverse:
-            return (), 0
-        saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
+        if self._key_rules is not None:
+            saved = guarded("reversing names", lambda: [saved_name(self._model, name) for name in sources])
+        else:
+            try:
+                used = [item for item in self._mapping if self._took_part(item)]
+                reverse = reversed_conversions(self._mapping, used)
+            except Exception:
+                return (), 0  # whether a conversion can be reversed at all is another question
+            if not reverse:
+                return (), 0
+            saved = guarded("reversing names", lambda: [self._saved(name, reverse) for name in sources])
         wanted = self.routes(list(sources.values()), live)
         reached = self.routes(saved, live)
         found = [
@@ -279,19 +301,30 @@ class TransformersLoader:
 
     def _saved(self, name: str, reverse: Sequence[Any]) -> str:
         """Return the name under which saving writes `name`: at most one converter, then all renamings."""
+        renamings = [item for item in reverse if isinstance(item, self._plain_renaming)]
+        early = bool(reverse) and renames_before_converting(reverse[0])
+        if early:
+            name = _renamed(name, renamings)
         for converter in reverse:
             if not isinstance(converter, self._plain_renaming):
                 name, pattern = converter.rename_source_key(name)
                 if pattern is not None:
                     break
         name = name.replace("*.", "0.")
-        for renaming in reverse:
-            if isinstance(renaming, self._plain_renaming):
-                name = renaming.rename_source_key(name)[0]
-        return str(name)
+        return name if early else _renamed(name, renamings)
 
     def conversions(self) -> tuple[str, ...]:
-        return tuple(repr(item) for item in self._mapping if item.was_used())
+        return self._applied or tuple(repr(item) for item in self._mapping if self._took_part(item))
+
+    def _took_part(self, conversion: Any) -> bool:
+        """Whether a conversion took part in this plan; what does not remember it itself is noted while routing."""
+        return conversion.was_used() if knows_its_use(conversion) else id(conversion) in self._used
+
+
+def _renamed(name: str, renamings: Sequence[Any]) -> str:
+    for renaming in renamings:
+        name = renaming.rename_source_key(name)[0]
+    return name
 
 
 def _base_rename(kind: type) -> Any:
@@ -305,8 +338,8 @@ def _base_rename(kind: type) -> Any:
 def _scoped(mapping: list[Any]) -> list[Any]:
     """The same conversions, their scopes without the names of wrappers."""
     for transform in mapping:
-        if transform.scope_prefix:
-            transform.scope_prefix = without_wrappers(transform.scope_prefix)
+        if scope := scope_of(transform):
+            transform.scope_prefix = without_wrappers(scope)
     return mapping
 
 

@@ -83,7 +83,7 @@ class LoadedPack:
         try:
             with redirect_stdout(sys.stderr):
                 yield
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             self.failures.append(pack_failed(self.origin, name, error))

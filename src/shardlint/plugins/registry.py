@@ -165,7 +165,7 @@ def _ask(provider: ContractProvider, query: ContractQuery) -> ContractAnswer | N
     who = f"the contract provider of pack {provider.label}"
     try:
         result = provider.call(query)
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         frame = last_frame(error, provider.root) or provider.frame

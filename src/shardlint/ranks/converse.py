@@ -14,8 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 from attrs import frozen
 
-from .store import JobError, RankPlace, store_gone
+from .store import JobError, RankPlace
 
+LEAVING_SECONDS = 5.0
+"""How long rank 0 waits at most until its last word was read."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05
 _GONE_SECONDS = 3.0
 """How long a rank is waited for that has been given up before."""
 
@@ -52,26 +56,37 @@ def converse(
     lead: Callable[[list[str], Ask], str],
     answer: Callable[[str], str],
     timeout: float,
+    last: bool = False,
 ) -> str:
     """
     Say `message` on every rank, let rank 0 make one result of all of them, and return it on every rank.
 
     `lead(messages, ask)` runs on rank 0, `answer(question)` on a rank that it asks. Takes at most `timeout` seconds of
-    waiting for other ranks (on other ranks than 0 a few more). Raises `JobError` on every rank that is left when
-    one failed, died or did not come.
+    waiting for other ranks (on other ranks than 0 a few more). With `last` rank 0 may leave the job afterwards, and
+    the store with it: then it returns when the others have read the result, or after `LEAVING_SECONDS`. Raises
+    `JobError` on every rank that is left when one failed, died or did not come.
     """
     turn = _Turn(place, timeout)
     try:
-        return turn.as_leader(message, lead) if place.rank == 0 else turn.as_follower(message, answer)
+        if place.rank != 0:
+            return turn.as_follower(message, answer)
+        result = turn.as_leader(message, lead)
+        if last:
+            turn.wait_until_read(place.world_size - 1)
+        return result
     finally:
         place.gone.clear()  # who comes back to the next turn is waited for again
 
 
 def fail(place: RankPlace, error: BaseException) -> None:
-    """Tell the other ranks that this one met an error instead of having something to say. Does not wait for them."""
-    turn, text = _Turn(place, 0.0), f"{type(error).__name__}: {error}"[:2000]
+    """
+    Tell the other ranks that this one met an error instead of having something to say.
+
+    Does not wait for them, but that rank 0, which may host the store, gives them `LEAVING_SECONDS` to read it.
+    """
+    turn, text = _Turn(place, 1.0), f"{type(error).__name__}: {error}"[:2000]
     if place.rank == 0:
-        turn.say_failed(((0, text),))
+        turn.say_failed(((0, text),), wait=isinstance(error, Exception))
     else:
         with contextlib.suppress(Exception):  # as above
             place.put(turn.key("hear", place.rank), msgspec.json.encode(Reply(error=text)))
@@ -80,6 +95,7 @@ def fail(place: RankPlace, error: BaseException) -> None:
 class _Turn:
     def __init__(self, place: RankPlace, timeout: float) -> None:
         self.place, self.timeout = place, timeout
+        place.answer_seconds = max(1.0, timeout)
         self.turn = place.turn + 1
         self.missed = self.skip_ended() if place.rank != 0 else None
         self.before, self.said = place.said, 0
@@ -106,9 +122,24 @@ class _Turn:
         if what.kind == "failed":
             self.place.put(self.key("end"), msgspec.json.encode(what))
 
-    def say_failed(self, causes: tuple[tuple[int, str], ...]) -> None:
+    def say_failed(self, causes: tuple[tuple[int, str], ...], *, wait: bool = True) -> None:
         with contextlib.suppress(Exception):  # the store may be what failed, and the error itself must get out
             self.say(Request(kind="failed", causes=causes))
+            if wait:
+                self.wait_until_read(self.place.world_size - len({0, *(rank for rank, _ in causes)}))
+
+    def wait_until_read(self, readers: int) -> None:
+        """Return when so many ranks have read the last word of this turn, or have had the time to."""
+        key, pause = self.key("read"), _FIRST_PAUSE
+        until = time.monotonic() + LEAVING_SECONDS
+        while self.place.count(key, 0) < readers and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def have_read(self) -> None:
+        """Say that this rank has read the last word of this turn."""
+        with contextlib.suppress(JobError):  # rank 0 has not waited: nothing more is needed of it
+            self.place.count(self.key("read"), 1)
 
     def as_leader(self, message: str, lead: Callable[[list[str], Ask], str]) -> str:
         self.place.put(self.key("lead"), b"1")
@@ -152,16 +183,19 @@ class _Turn:
         """Free what the turn before left: everybody has come to this one, so nobody reads it any more."""
         parts: list[tuple[object, ...]] = [("hear", rank) for rank in range(1, self.place.world_size)]
         parts += [("say", number) for number in range(self.before)]
-        for part in (("lead",), *parts):
+        for part in (("lead",), ("read",), *parts):
             self.place.forget(self.key(*part, turn=self.turn - 1))
 
     def as_follower(self, message: str, answer: Callable[[str], str]) -> str:
         place = self.place
         if self.missed is not None:
+            self.have_read()
             raise JobError(dict(self.missed.causes))
         place.put(self.key("hear", place.rank), msgspec.json.encode(Reply(body=message)))
         while True:
             say = self.next_say()
+            if say.kind != "ask":
+                self.have_read()
             if say.kind == "failed":
                 raise JobError(dict(say.causes))
             if say.kind == "result":
@@ -184,13 +218,7 @@ class _Turn:
         if not came:
             raise JobError(dict.fromkeys(absent or [0], f"did not take part within {self.timeout:g} s"))
         self.said += 1
-        return _REQUEST.decode(self.taken(key))
-
-    def taken(self, key: str) -> bytes:
-        try:
-            return self.place.take(key)
-        except Exception as error:
-            raise store_gone(error) from error
+        return _REQUEST.decode(self.place.take(key))
 
     def absent(self) -> list[int]:
         """The ranks that have not said anything in this turn; rank 0 says its first word to everybody."""

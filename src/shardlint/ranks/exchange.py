@@ -97,7 +97,10 @@ class Exchange:
             raise RankError(next(iter(error.causes)), str(error)) from error
         self.rank = 0 if place is None else place.rank
         self.world_size = 1 if place is None else place.world_size
-        self._place = None if place is None else RankPlace(place.store, place.rank, place.world_size)
+        self._place = None
+        if place is not None:
+            self._place = RankPlace(place.store, place.rank, place.world_size, line=place.line)
+            self._place.answer_seconds = max(1.0, limit)
         self._prefix = f"shardlint/{name}/{next(_CALLS)}"
         self._longest = limit
         self._stop = stop
@@ -108,7 +111,8 @@ class Exchange:
 
     def __enter__(self) -> Exchange:
         if self._place is not None:
-            self._set_beat(self._place, 0)
+            with self._naming_ranks():
+                self._set_beat(self._place, 0)
             threading.Thread(target=self._beat, args=(self._place,), name="shardlint-beat", daemon=True).start()
         return self
 
@@ -191,7 +195,8 @@ class Exchange:
 
     def _put(self, key: str, blob: bytes) -> None:
         if self._place is not None:
-            self._place.put(self._key(key), blob)
+            with self._naming_ranks():
+                self._place.put(self._key(key), blob)
 
     def _take(self, wanted: dict[int, str], *, keep: bool = False) -> dict[int, bytes]:
         """Wait for a blob of each rank, by rank; those that nobody else reads are freed unless `keep`."""
@@ -237,11 +242,13 @@ class Exchange:
 
     def _latest_beat(self, rank: int) -> str:
         key = self._key(f"beat/{rank}")
-        return self._place.take(key).decode() if self._place is not None and self._came(key) else ""
+        with self._naming_ranks():
+            return self._place.take(key).decode() if self._place is not None and self._came(key) else ""
 
     def raise_told(self) -> None:
         """Raise `RankError` for a failure that another rank has told."""
         key = self._key("failed")
         if self._place is not None and self._came(key):
-            rank, text = msgspec.json.decode(self._place.take(key), type=tuple[int, str])
+            with self._naming_ranks():
+                rank, text = msgspec.json.decode(self._place.take(key), type=tuple[int, str])
             raise RankError(rank, text, self.world_size)

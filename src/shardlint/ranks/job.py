@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from attrs import evolve, frozen
 
-from ..facts import Facts, FrozenDict, Section
+from ..engine.runner import Agree, Hindrance
+from ..facts import EMPTY, Facts, FrozenDict, Section
 from ..report.model import Report
-from .merge_reports import RanksReport, decode_report, digest_source, encode_report, merge
+from .merge_reports import RanksReport, decode_report, digest_source, encode_report, hindered, merge
 
 if TYPE_CHECKING:
     from ..target import LiveTarget
     from .converse import Ask
     from .store import RankPlace
+
+_ALIKE = ""
+"""What rank 0 says instead of a report that every rank has."""
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a rank waits for the others."""
@@ -46,21 +51,38 @@ class Job:
         place = place_in_job(timeout) if timeout > 0 else None
         return None if place is None else cls(place, timeout)
 
-    def share(self, facts: Facts) -> Facts:
+    def share(self, facts: Facts, asked: Mapping[str, str] = EMPTY) -> Facts:
         """
         The facts with what the ranks do not agree about. Raises `JobError` as `agree` does.
 
-        Each rank keeps its own facts; what is compared are digests first, and rows only where those differ.
+        Each rank keeps its own facts; what is compared are digests first, and rows only where those differ. `asked`
+        says what this rank was asked to do, as texts by name.
         """
         from .compare import compare_ranks
 
         place = self.place
         return evolve(
             facts,
-            ranks=compare_ranks(place, facts, self.timeout),
+            ranks=compare_ranks(place, facts, self.timeout, asked),
             environment=evolve(facts.environment, rank=place.rank, world_size=place.world_size),
             absent=FrozenDict({name: why for name, why in facts.absent.items() if name != Section.RANKS.value}),
         )
+
+    def agree_on_heavy(self, hindrances: dict[str, Hindrance]) -> dict[str, Hindrance]:
+        """
+        What hinders each heavy rule on some rank, by code, given what hinders it on this one.
+
+        Raises `JobError` as `agree` does.
+        """
+        from .converse import converse
+
+        def lead(messages: list[str], _ask: Ask) -> str:
+            said = [msgspec.json.decode(text, type=dict[str, Hindrance]) for text in messages]
+            return msgspec.json.encode(hindered(said)).decode()
+
+        message = msgspec.json.encode(hindrances).decode()
+        answer = converse(self.place, message, lead=lead, answer=lambda _: "", timeout=self.timeout)
+        return msgspec.json.decode(answer, type=dict[str, Hindrance])
 
     def agree(self, report: Report) -> Report:
         """
@@ -77,6 +99,8 @@ class Job:
             alike: dict[str, list[int]] = {}
             for rank, said in enumerate(digests):
                 alike.setdefault(said, []).append(rank)
+            if len(alike) == 1:
+                return _ALIKE
             others = [ranks[0] for ranks in alike.values() if ranks[0] != 0]
             texts = {0: own} | (ask(others, "report") if others else {})
             reports = [
@@ -84,13 +108,25 @@ class Job:
             ]
             return encode_report(merge(reports, self.place.world_size))
 
-        return decode_report(converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout))
+        answer = converse(self.place, digest, lead=lead, answer=lambda _: own, timeout=self.timeout, last=True)
+        return decode_report(answer) if answer != _ALIKE else self.shared(report)
+
+    def shared(self, report: Report) -> Report:
+        """The report of the job when every rank has the same one: as rank 0's would be, but for times."""
+        metadata = dict(report.metadata)
+        if "rank" in metadata:
+            metadata["rank"] = 0
+        ranks = tuple(range(self.place.world_size))
+        mine = evolve(report, metadata=FrozenDict(metadata))
+        return merge([RanksReport(ranks=ranks, report=mine)], self.place.world_size)
 
     def meet(self) -> None:
         """Return once every rank is here. Raises `JobError` as `agree` does."""
         from .converse import converse
 
-        converse(self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout)
+        converse(
+            self.place, "here", lead=lambda _said, _ask: "all", answer=lambda _: "", timeout=self.timeout, last=True
+        )
 
 
 @frozen
@@ -116,11 +152,16 @@ class JobReport:
 
 def lint_in_job(
     collect: Callable[[], tuple[Facts, LiveTarget | None]],
-    judge: Callable[[Facts, LiveTarget | None], Report],
+    judge: Callable[[Facts, LiveTarget | None, Agree | None], Report],
     timeout: float = DEFAULT_TIMEOUT,
+    *,
+    asked: Mapping[str, str] = EMPTY,
 ) -> JobReport:
     """
     Collect and judge on this rank, compare with the others, and agree on one report; alone, just collect and judge.
+
+    `asked` says what this rank was asked to do: ranks that were asked for different things say so. `judge` is given
+    the function by which ranks agree which heavy rules run, None when this rank is alone.
 
     What `collect` or `judge` raises is raised here and ends the other ranks with a `JobError` that says it.
     """
@@ -128,10 +169,10 @@ def lint_in_job(
         facts, live = collect()
     job = Job.join(timeout)
     if job is None:
-        return JobReport(judge(facts, live), True)
-    facts = job.share(facts)
+        return JobReport(judge(facts, live, None), True)
+    facts = job.share(facts, asked)
     with telling_others(timeout):
-        report = judge(facts, live)
+        report = judge(facts, live, job.agree_on_heavy)
     return JobReport(job.agree(report), job.place.rank == 0, job)
 
 

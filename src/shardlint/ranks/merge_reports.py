@@ -6,12 +6,12 @@ Nothing here talks to other ranks; see `shardlint.ranks.store`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from attrs import evolve, frozen
 
-from ..engine.runner import Outcome, Status, sort_findings
+from ..engine.runner import Hindrance, Outcome, Status, sort_findings
 from ..engine.suppressions import SuppressedFinding
 from ..facts import FrozenDict
 from ..facts.codec import decode_hook, encode_hook
@@ -48,9 +48,22 @@ def decode_report(text: str) -> Report:
 
 
 def digest_source(report: Report) -> str:
-    """What two ranks must share to be of one opinion: everything but times."""
+    """What two ranks must share to be of one opinion: everything but times, and which rank of the job it is."""
     still = tuple(evolve(outcome, seconds=0.0) for outcome in report.outcomes)
-    return encode_report(evolve(report, seconds=0.0, outcomes=still))
+    metadata = FrozenDict({name: value for name, value in report.metadata.items() if name != "rank"})
+    return encode_report(evolve(report, seconds=0.0, outcomes=still, metadata=metadata))
+
+
+def hindered(said: Sequence[Mapping[str, Hindrance]]) -> dict[str, Hindrance]:
+    """Why each heavy rule cannot run on every rank, by code, given what each rank says of those that it is to run."""
+    result: dict[str, Hindrance] = {}
+    for code in dict.fromkeys(code for hindrances in said for code in hindrances):
+        for rank, hindrances in enumerate(said):
+            hindrance = hindrances.get(code, Hindrance(Status.NOT_EVALUATED, "it was not asked to run the rule"))
+            if hindrance.status is not None:
+                result[code] = evolve(hindrance, reason=f"rank {rank}: {hindrance.reason}")
+                break
+    return result
 
 
 def merge(reports: Sequence[RanksReport], world_size: int) -> Report:
@@ -89,7 +102,7 @@ def _findings(found: Iterable[tuple[tuple[int, ...], Iterable[Finding]]], world_
             known.setdefault(key, (finding, set()))[1].update(ranks)
     for finding, ranks_of_it in known.values():
         if finding.ranks or len(ranks_of_it) == world_size:  # a finding that names ranks itself knows better
-            yield finding
+            yield evolve(finding, ranks=tuple(sorted(set(finding.ranks))))
         else:
             yield evolve(finding, ranks=tuple(sorted(ranks_of_it)))
 
@@ -114,15 +127,30 @@ def _outcomes(reports: Sequence[RanksReport], findings: Sequence[Finding]) -> tu
         counts[finding.code] = counts.get(finding.code, 0) + 1
     known: dict[str, tuple[Outcome, int]] = {}
     for report in reports:
-        for outcome in report.report.outcomes:
+        for outcome in _of_rank(report, reports):
             before = known.get(outcome.code)
             if before is None or _WORSE.index(outcome.status) < _WORSE.index(before[0].status):
                 known[outcome.code] = (outcome, report.ranks[0])
     return tuple(
-        evolve(
-            outcome,
-            findings=counts.get(outcome.code, outcome.findings),
-            reason=f"rank {rank}: {outcome.reason}" if rank and outcome.reason else outcome.reason,
-        )
+        evolve(outcome, findings=counts.get(outcome.code, outcome.findings), reason=_reason(outcome, rank))
         for outcome, rank in known.values()
     )
+
+
+def _reason(outcome: Outcome, rank: int) -> str:
+    """The reason, with the rank that gives it; what the ranks agreed on names its rank already."""
+    named = not outcome.reason or outcome.reason.startswith("rank ")
+    return outcome.reason if named or not rank else f"rank {rank}: {outcome.reason}"
+
+
+def _of_rank(report: RanksReport, reports: Sequence[RanksReport]) -> Iterator[Outcome]:
+    """
+    The outcomes of a report, and those that other ranks have and it does not: such a rule is not clean for the job.
+    """
+    own = {outcome.code for outcome in report.report.outcomes}
+    yield from report.report.outcomes
+    for other in reports:
+        for outcome in other.report.outcomes:
+            if outcome.code not in own:
+                own.add(outcome.code)
+                yield evolve(outcome, status=Status.LEFT_OUT, findings=0, judged=0, reason="it left this rule out")

@@ -15,9 +15,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from ..names import ranges
+from .deadline import StoreLine, StoreSilentError
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 """
@@ -41,6 +42,9 @@ class Store(Protocol):
     def check(self, keys: list[str]) -> bool:
         """Whether all keys are there."""
 
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter, which begins at zero, and return its value."""
+
     def delete_key(self, key: str) -> bool:
         """Free a key; a store may not be able to."""
 
@@ -63,6 +67,8 @@ class JobError(Exception):
 
 def store_gone(error: Exception) -> JobError:
     """The error for a store that does not answer, which raised `error`."""
+    if isinstance(error, StoreSilentError):
+        return JobError({0: f"the store of the job does not answer, so its host hangs: {error}"})
     cause = f"the store of the job is gone, so its host has died: {type(error).__name__}: {error}"
     return JobError({0: cause[:500]})
 
@@ -73,7 +79,9 @@ class RankPlace:
     This process in its job: the store, its rank, the number of ranks; and the bytes that it sent and received.
 
     `gone` are ranks of which nothing is expected in the next turn, and why: they are hardly waited for.
-    `chunks` are the numbers of chunks of long messages that are to be freed, by key.
+    `chunks` are the numbers of chunks of long messages that are to be freed, by key. `line` makes the calls to the
+    store, each of which may take `answer_seconds`. All methods but `forget` raise `JobError` when the store is gone or
+    silent.
     """
 
     store: Store
@@ -85,27 +93,35 @@ class RankPlace:
     said: int = 0
     gone: dict[int, str] = field(factory=dict)
     chunks: dict[str, int] = field(factory=dict)
+    line: StoreLine = field(default=Factory(lambda place: StoreLine(place.store), takes_self=True), eq=False)
+    answer_seconds: float = 30.0
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return self.line.call(name, *arguments, seconds=self.answer_seconds)
+        except Exception as error:
+            raise store_gone(error) from error
 
     def put(self, key: str, message: bytes, *, counted: bool = True) -> None:
         """Publish a message, in chunks when it is long. The key appears last."""
         self.sent += len(message) if counted else 0
         if len(message) <= CHUNK_BYTES:
-            self.store.set(key, _WHOLE + message)
+            self._call("set", key, _WHOLE + message)
             return
         starts = range(0, len(message), CHUNK_BYTES)
         for number, start in enumerate(starts):
-            self.store.set(f"{key}/{number}", message[start : start + CHUNK_BYTES])
-        self.store.set(key, _CHUNKED + str(len(starts)).encode())
+            self._call("set", f"{key}/{number}", message[start : start + CHUNK_BYTES])
+        self._call("set", key, _CHUNKED + str(len(starts)).encode())
         self.chunks[key] = len(starts)
 
     def take(self, key: str) -> bytes:
         """Read a message that is there."""
-        value = bytes(self.store.get(key))
+        value = bytes(self._call("get", key))
         if value[:1] == _WHOLE:
             message = value[1:]
         else:
             self.chunks[key] = int(value[1:])
-            message = b"".join(bytes(self.store.get(f"{key}/{number}")) for number in range(self.chunks[key]))
+            message = b"".join(bytes(self._call("get", f"{key}/{number}")) for number in range(self.chunks[key]))
         self.received += len(message)
         return message
 
@@ -113,17 +129,18 @@ class RankPlace:
         """Free a message that this rank put or took and that nobody reads any more; not every store can."""
         for each in (key, *(f"{key}/{number}" for number in range(self.chunks.pop(key, 0)))):
             with contextlib.suppress(Exception):
-                self.store.delete_key(each)
+                self.line.call("delete_key", each, seconds=self.answer_seconds)
 
     def has(self, key: str) -> bool:
-        """Whether a message is there. Raises `JobError` when the store is gone."""
-        try:
-            return self.store.check([key])
-        except Exception as error:
-            raise store_gone(error) from error
+        """Whether a message is there."""
+        return bool(self._call("check", [key]))
+
+    def count(self, key: str, amount: int) -> int:
+        """Add to a counter of the store and return its value."""
+        return int(self._call("add", key, amount))
 
     def await_key(self, key: str, until: float) -> bool:
-        """Wait for a message until a point of the monotonic clock; whether it came. Raises as `has` does."""
+        """Wait for a message until a point of the monotonic clock; whether it came."""
         pause = _FIRST_PAUSE
         while not self.has(key):
             left = until - time.monotonic()
@@ -137,8 +154,7 @@ class RankPlace:
         """
         Wait for a message of each rank, whose keys are given.
 
-        Returns the messages, and why the other ranks were given up, both by rank. Raises `JobError` when the store is
-        gone, and what `patience` raises.
+        Returns the messages, and why the other ranks were given up, both by rank. Raises what `patience` raises.
         """
         owed, heard, causes = dict(keys), dict[int, bytes](), dict[int, str]()
         while owed:

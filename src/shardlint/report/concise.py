@@ -8,14 +8,17 @@ from ..names import printable, ranges
 from ..rule import Finding
 from .model import Report
 from .options import ReportOptions
+from .settings_used import settings_lines
 from .style import Style
 from .summary import last_line
 
 
 def write_concise(report: Report, stream: TextIO, options: ReportOptions) -> None:
-    """Write `severity CODE name subject: message` for every finding, then the line that sums up."""
+    """Write the settings, `severity CODE name subject: message` for every finding, then the line that sums up."""
     style = Style(options.color)
     if not options.quiet:
+        for line in settings_lines(report.metadata.get("settings") or {}):
+            stream.write(style.paint(printable(line), "dim") + "\n")
         for finding in report.findings:
             stream.write(finding_line(finding, style) + "\n")
         if options.show_suppressed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TextIO
 
 import msgspec
@@ -14,6 +15,9 @@ from .model import Report, Verdict
 from .options import ReportOptions
 from .style import encodable
 from .summary import Summary, summarise
+
+_ACTIVE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What acts on a terminal or hides in one though JSON allows it: C1 control characters, bidirectional marks."""
 
 
 class JsonFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +154,8 @@ def encode(value: Any) -> str:
         data = msgspec.json.encode(value, enc_hook=encode_hook)
     except UnicodeEncodeError:
         data = msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=encode_hook)))
-    return msgspec.json.format(data, indent=2).decode()
+    text = msgspec.json.format(data, indent=2).decode()
+    return _ACTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def report_schema() -> dict[str, Any]:

@@ -9,11 +9,11 @@ from attrs import field, frozen
 from ..engine.runner import Outcome, Status
 from ..engine.suppressions import SuppressedFinding
 from ..facts import EMPTY, FrozenDict
-from ..names import counted
+from ..names import counted, ranges
 from ..rule import Finding, Severity
 
 REPORT_VERSION = 1
-_UNTRUSTED = ("SL002", "SL008", "SL009")  # rules or work that a run was to have, and has not
+_UNTRUSTED = ("SL002", "SL008", "SL009", "SL010")  # rules or work that a run was to have, and has not
 
 
 class Verdict(enum.Enum):
@@ -82,9 +82,17 @@ class LintError(Exception):
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        lines = [f"{error.code} {error.name} {error.subject}: {error.message}" for error in report.errors()]
+        lines = [
+            f"{error.code} {error.name} {error.subject}: {error.message}{_on_ranks(error.ranks)}"
+            for error in report.errors()
+        ]
         lines += [f"not trustworthy: {reason}" for reason in report.blocked_by]
         super().__init__(f"shardlint found {counted(len(report.errors()), 'error')}\n" + "\n".join(lines))
+
+
+def _on_ranks(numbers: tuple[int, ...]) -> str:
+    """The ranks that a finding concerns, in words; empty when it concerns all."""
+    return f" (rank{'s' if len(numbers) > 1 else ''} {ranges(numbers)})" if numbers else ""
 
 
 def verdict_of(findings: tuple[Finding, ...], blocked_by: tuple[str, ...], fail_level: Severity | None) -> Verdict:
@@ -113,7 +121,5 @@ def untrusted(outcomes: tuple[Outcome, ...], findings: tuple[Finding, ...]) -> t
         for outcome in outcomes
         if outcome.unfinished and not outcome.explicit
     ]
-    reasons += [
-        f"{finding.code} {finding.message}" for finding in findings if finding.code in ("SL002", "SL008", "SL009")
-    ]
+    reasons += [f"{finding.code} {finding.message}" for finding in findings if finding.code in _UNTRUSTED]
     return tuple(reasons)

@@ -10,9 +10,9 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from ..facts import OwnershipFacts, ReductionFacts, ShardingFacts, UnitFacts, thaw
+from ..facts import OwnershipFacts, ReductionFacts, ShardingFacts, UnitFacts, is_known, thaw
 from ..facts.sharding import placement_texts
-from ..names import collapse, counted, natural_key, pattern_of, ranges
+from ..names import collapse, counted, csv_cell, natural_key, pattern_of, ranges
 from .layout import table
 
 UNKNOWN = "unknown"
@@ -61,7 +61,7 @@ def _row(sharding: ShardingFacts, record: OwnershipFacts) -> OwnershipRow:
     return OwnershipRow(
         parameter_fqn=record.fqn,
         owner_fqn=f"{record.owner} (replaced since)" if record.replaced else record.owner,
-        gradient_domain=record.domain,
+        gradient_domain=record.domain if is_known(record.domain) else UNKNOWN,
         source_mesh=",".join(source.axes) if source else "",
         source_placements=",".join(placement_texts(layout.source_placements)),
         global_shape=_shape(layout.global_shape),
@@ -94,7 +94,7 @@ def ownership_csv(sharding: ShardingFacts) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     rows = ownership_rows(sharding)
     writer.writerow(name for name in OwnershipRow.__annotations__)
-    writer.writerows(asdict(row).values() for row in rows)
+    writer.writerows(map(csv_cell, asdict(row).values()) for row in rows)
     return stream.getvalue()
 
 
@@ -116,6 +116,7 @@ def _unit_data(sharding: ShardingFacts, unit: UnitFacts) -> dict[str, Any]:
         "mesh": mesh.text() if mesh else None,
         "parameter_count": unit.parameter_count,
         "domains": thaw(unit.domains),
+        "domain_unknown": unit.domain_unknown or None,
         "reduced_over": list(reduction.ranks) if reduction and reduction.ranks is not None else None,
         "divided_by": reduction.divisor if reduction else None,
         "mixed_precision": thaw(unit.mixed_precision),

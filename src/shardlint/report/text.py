@@ -11,10 +11,12 @@ from ..engine.suppressions import SuppressedFinding
 from ..facts import FrozenDict
 from ..names import counted, printable, ranges
 from ..rule import Finding
+from ..versions import untried
 from .collapse import FindingGroup, groups
 from .layout import MOST_ITEMS, labelled, paragraphs, plain, wrap
 from .model import Report
 from .options import ReportOptions
+from .settings_used import settings_lines
 from .style import Style
 from .summary import last_line, unknown_coverage
 
@@ -41,6 +43,7 @@ def _body(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if options.show_suppressed and report.suppressed:
         yield from _suppressed(report.suppressed, options, style)
     yield from _coverage(report, options, style)
+    yield from _examined(report, options, style)
     yield from _outcomes(report, options, style)
     if options.timing:
         yield from _timing(report, style)
@@ -61,6 +64,10 @@ def _head(report: Report, options: ReportOptions, style: Style) -> Iterator[str]
     if checkpoint:
         counts = [counted(checkpoint["tensors"], "tensor"), counted(checkpoint["files"], "file")]
         yield from wrap(f"{checkpoint['path']}: {checkpoint['format']}, {', '.join(counts)}", options.width, "  ")
+    for line in settings_lines(facts.get("settings") or {}):
+        yield from wrap(line, options.width, "  ")
+    for warning in untried(facts.get("versions") or {}):
+        yield from wrap(f"warning: {warning}; shardlint --version -v says what older ones limit", options.width, "  ")
     contract = facts.get("contract")
     if contract and (options.verbose or contract["replaces"]):
         replaced = f", in place of the one of {contract['replaces']}" if contract["replaces"] else ""
@@ -139,6 +146,16 @@ def _suppressed(items: Sequence[SuppressedFinding], options: ReportOptions, styl
     yield ""
 
 
+def _examined(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
+    """What rules compared with what, where they say so: what a PASS rests on."""
+    told = [outcome for outcome in report.outcomes if outcome.examined]
+    if told:
+        yield style.paint("Examined", "bold")
+        for outcome in told:
+            yield from wrap(f"{outcome.code}: {printable(outcome.examined)}", options.width, "  ", "    ")
+        yield ""
+
+
 def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[str]:
     coverage = report.coverage
     reason = unknown_coverage(report)
@@ -151,6 +168,8 @@ def _coverage(report: Report, options: ReportOptions, style: Style) -> Iterator[
         for what, counts in coverage["counts"].items():
             numbers = ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in counts.items())
             parts += [f"{what}: {numbers}"] if numbers else []
+        unread = coverage.get("unread_parts") or ()
+        parts += [f"not read: {', '.join(unread)}"] if unread else []
         text = "; ".join(parts) + f" (by the {coverage['basis'].replace('-', ' ')})"
     first, *rest = labelled("Coverage", text, options.width, "", _COLUMN - 2)
     yield first.replace("Coverage", style.paint("Coverage", "bold"), 1)

@@ -23,6 +23,7 @@ from ..facts import (
     ShardingFacts,
     TensorFacts,
     UnitFacts,
+    known,
 )
 from ..names import natural_key
 
@@ -134,9 +135,10 @@ class _Tables:
 
     def unit(self, owner: str, index: int, cut: Cut) -> UnitFacts:
         records = [record for record in self.records if record.unit == index]
+        told = [(known(owned.domain), owned.fqn) for owned in records]
         domains: dict[str, Any] = {
-            domain: tuple(sorted((owned.fqn for owned in records if owned.domain == domain), key=natural_key))
-            for domain in sorted({owned.domain for owned in records})
+            domain: tuple(sorted((fqn for other, fqn in told if other == domain), key=natural_key))
+            for domain in sorted({domain for domain, _ in told})
         }
         opaque = cut.kind == "hyperparallel"
         return UnitFacts(

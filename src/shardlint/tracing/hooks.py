@@ -8,6 +8,7 @@ from typing import Any
 
 from ..collect.sharding.fsdp2 import state_of
 from ..introspect.versioned import UNKNOWN, first
+from ..introspect.wrappers import registry
 from .recorder import Recorder, graph_task
 from .units import LiveUnit, Tree
 
@@ -36,12 +37,13 @@ class HookSet:
         """Tell micro-steps apart by the forwards of the root, and write down which arguments it was given."""
         root = self.tree.walk.root
         names = _argument_names(root)
+        registries = [parameters for module in self.tree.walk.modules if (parameters := _parameters_of(module.module))]
 
         def before(_: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             import torch
 
             fields = _fields(names, args, kwargs)
-            self.recorder.root_forward(fields, torch.is_grad_enabled())
+            self.recorder.root_forward(fields, torch.is_grad_enabled(), any(map(_stands_in, registries)))
             self.recorder.root_depth += 1
 
         def after(_: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -220,6 +222,21 @@ def _last_backward(recorder: Recorder) -> str:
 
 def _tells_state(group: Any) -> bool:
     return isinstance(first(group, "is_unsharded"), bool)
+
+
+def _parameters_of(module: Any) -> Mapping[str, Any]:
+    """The live registry of the module's parameters, when all of them are such: sharding puts other tensors there."""
+    import torch
+
+    registered = registry(module, "_parameters")
+    return registered if all(isinstance(value, torch.nn.Parameter) for value in registered.values()) else {}
+
+
+def _stands_in(registered: Mapping[str, Any]) -> bool:
+    """Whether something that is no parameter stands where parameters stood when the trace began."""
+    import torch
+
+    return any(not isinstance(value, torch.nn.Parameter) for value in registered.values() if value is not None)
 
 
 def _argument_names(module: Any) -> list[str]:

@@ -9,23 +9,23 @@ from attrs import define, field
 
 from ..collect.hidden import hidden_places
 from ..introspect.attributes import qualified
-from ..introspect.walk import registry
+from ..introspect.wrappers import registry
 from .hooks import HookSet
 from .recorder import Recorder
 from .units import Tree
 
 
 @define
-class Outside:
+class OutsideTree:
     """The names of hidden parameters that got a gradient, and the classes of modules that were called."""
 
     gradients: dict[str, None] = field(factory=dict)
     called: dict[str, None] = field(factory=dict)
 
 
-def watch_outside(tree: Tree, recorder: Recorder, hooks: HookSet) -> Outside:
+def watch_outside(tree: Tree, recorder: Recorder, hooks: HookSet) -> OutsideTree:
     """Follow what is outside the tree until the hooks are removed."""
-    outside = Outside()
+    outside = OutsideTree()
     known: set[int] = set()
     for place in hidden_places(tree.walk):
         known |= {id(member) for member in place.members}
@@ -37,14 +37,14 @@ def watch_outside(tree: Tree, recorder: Recorder, hooks: HookSet) -> Outside:
     return outside
 
 
-def _noted(outside: Outside, name: str) -> Callable[[Any], None]:
+def _noted(outside: OutsideTree, name: str) -> Callable[[Any], None]:
     def noted(_: Any) -> None:
         outside.gradients[name] = None
 
     return noted
 
 
-def _watch_calls(tree: Tree, recorder: Recorder, hooks: HookSet, outside: Outside, known: set[int]) -> None:
+def _watch_calls(tree: Tree, recorder: Recorder, hooks: HookSet, outside: OutsideTree, known: set[int]) -> None:
     """
     Note modules that a forward of the model calls, that are in no place known, and that hold parameters of their own.
 

@@ -107,11 +107,13 @@ class Recorder:
             UnitEvent(kind=kind, unit=unit, step=step, within=within) for kind, unit, step, within in self.events
         )
 
-    def root_forward(self, fields: tuple[str, ...], with_gradients: bool) -> None:
+    def root_forward(self, fields: tuple[str, ...], with_gradients: bool, functional: bool) -> None:
         """A new micro-step begins, unless this is recomputation."""
         if graph_task() == -1:
             self._open_backward = -1  # one that raised never came to its end
-            self.steps.append(StepFacts(index=len(self.steps), fields=fields, with_gradients=with_gradients))
+            index = len(self.steps)
+            step = StepFacts(index=index, fields=fields, with_gradients=with_gradients, functional=functional)
+            self.steps.append(step)
 
     def enter(self, unit: str) -> None:
         """The unit's forward begins."""

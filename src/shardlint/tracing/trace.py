@@ -13,7 +13,7 @@ from .direct_uses import use_mode
 from .gradients import BACKWARD, END, OPTIMIZER_STEP, Looks
 from .hooks import HookSet
 from .optimizers import watch_steps
-from .outside import Outside, watch_outside
+from .outside import OutsideTree, watch_outside
 from .recorder import Recorder, graph_task
 from .reentrant import watch_reentrant
 from .shared_state import STATE_LIMIT, StateLog, watch_declared
@@ -60,7 +60,7 @@ class Trace:
         self._hooks: HookSet | None = None
         self._units: list[LiveUnit] = []
         self._looks = Looks([], [])
-        self._outside = Outside()
+        self._outside = OutsideTree()
 
     def __enter__(self) -> Self:
         if self._hooks is not None or self._result is not None:

@@ -10,7 +10,8 @@ from attrs import define, field
 from ..collect.sharding.fsdp2 import groups_of, state_of
 from ..collect.sharding.groups import has_base
 from ..introspect.versioned import UNKNOWN, first, known, listed
-from ..introspect.walk import Walk, registry
+from ..introspect.walk import Walk
+from ..introspect.wrappers import registry
 from ..names import ROOT, joined, natural_key
 
 MODULE = "module"

@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .cast_counts import Cast, CastReport
 from .compare.counts import Difference
 from .fault_groups import Fault, faults
+from .folder_values import FolderValues, StoredValues, Suspicion, suspicions
 from .options import RANK_SECONDS, KnownLoad, VerifyOptions, expanded
 from .result import (
     ReferenceScope,
@@ -32,33 +34,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
+    from ..target import Fusion
     from .compare.threads import Progress
     from .export_faults import ExportFaults
     from .shards import ExternalShard, ExternalState
 
 __all__ = [
     "RANK_SECONDS",
+    "Cast",
+    "CastReport",
+    "CastsUnknownError",
     "Difference",
     "ExportUnknownError",
     "ExternalShard",
     "ExternalState",
     "Fault",
+    "FolderValues",
     "ReferenceScope",
     "ReplicaGroup",
     "Result",
     "Row",
     "RowKind",
     "RowStatus",
+    "StoredValues",
+    "Suspicion",
     "WeightsDifferError",
     "WeightsVerdict",
     "WrongLayout",
     "check_export",
+    "compare_casts",
     "compare_checkpoints",
     "compare_replicas",
     "faults",
     "record_conversions",
+    "scan_folder",
+    "suspicions",
     "verify",
 ]
+
+
+class CastsUnknownError(Exception):
+    """Two checkpoints cannot be related or read, so nothing is said about their dtypes. The text says why."""
 
 
 class ExportUnknownError(Exception):
@@ -119,6 +135,7 @@ def compare_checkpoints(
     checkpoint: str | Path,
     reference: str | Path,
     *,
+    fusions: tuple[Fusion, ...] = (),
     sample: float = 1.0,
     threads: int | None = None,
     max_memory: int | None = None,
@@ -132,11 +149,13 @@ def compare_checkpoints(
     Compare every element of one checkpoint with another, bit by bit, without building a model's storage.
 
     Each is a safetensors file or folder, or a folder of torch.distributed.checkpoint, sharded in any way. When their
-    names differ, the conversions of the model type in `config.json` relate them. Rows of kind LIVE are about
+    names differ, the conversions of the model type in `config.json` relate them; `fusions` are tensors that one of them
+    stores as one, and tensors of the same bits are the same under any name. Rows of kind LIVE are about
     `checkpoint`, rows of kind CHECKPOINT about `reference`. Under a job the work is divided over the ranks. Raises
     `ValueError` for bad arguments.
     """
     options = VerifyOptions(
+        fusions=fusions,
         sample=sample,
         threads=threads,
         max_memory=max_memory,
@@ -149,6 +168,45 @@ def compare_checkpoints(
     from .checkpoints import compare_checkpoints as compare
 
     return compare(expanded(checkpoint), expanded(reference), options)
+
+
+def compare_casts(
+    checkpoint: str | Path,
+    reference: str | Path,
+    *,
+    allow: Iterable[str] = (),
+    fusions: tuple[Fusion, ...] = (),
+    threads: int | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> CastReport:
+    """
+    Find the tensors whose dtype in `checkpoint` is not that in `reference`, and count what the cast changed.
+
+    Only those tensors are read. `allow` are dtypes (torch's names) that are meant. Raises `CastsUnknownError` when the
+    two cannot be related or read.
+    """
+    from .casts import casts
+
+    return casts(expanded(checkpoint), expanded(reference), frozenset(allow), fusions, threads=threads, stop=stop)
+
+
+def scan_folder(
+    checkpoint: CheckpointFacts,
+    *,
+    threads: int | None = None,
+    max_memory: int | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> FolderValues:
+    """
+    Read every tensor of a checkpoint once, a piece at a time, and say what its values look like.
+
+    `suspicions` says what of it is suspicious. Raises `OSError` for a file that cannot be read.
+    """
+    from .compare.threads import Options
+    from .folder_scan import scan
+
+    return scan(checkpoint, Options(threads=threads, max_memory=max_memory, progress=progress, stop=stop))
 
 
 def compare_replicas(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from ..analysis.wrapper_names import SAVED_PREFIXES
 from ..checkpoint.folder import collect_checkpoint
@@ -15,7 +15,10 @@ from ..facts import CheckpointFacts
 from ..introspect.walk import walk
 from ..loading.loader import PlanUnknownError
 from ..loading.meta_model import build_meta_model
+from ..target import Fusion
 from .forward import forward
+from .fusions import fused
+from .same_values import same_values
 from .storage import dcp
 from .storage.stored_tensors import TensorSource, sources_of
 from .symbolic.tensor import SymbolicTensor
@@ -25,18 +28,49 @@ PREFIXES_TRIED = ("", *SAVED_PREFIXES)
 
 @frozen(kw_only=True)
 class Side:
-    """One checkpoint: its tensors by the names that both sides share, what they read, and what is left out and why."""
+    """
+    One checkpoint: its tensors by the names that both sides share, what they read, and what is left out and why.
+
+    `renamed` are the tensors that the other side has under another name with the same bits, with that name.
+    """
 
     path: Path
     regions: Mapping[str, SymbolicTensor]
     sources: Mapping[str, TensorSource]
     refused: Mapping[str, str] = field(factory=dict)
     excused: Mapping[str, str] = field(factory=dict)
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
-def both_sides(path: Path, reference: Path) -> tuple[Side, Side]:
-    """Both checkpoints under shared names. Raises `PlanUnknownError`, `CheckpointError` and `ReadError`."""
+def both_sides(path: Path, reference: Path, fusions: Sequence[Fusion] = ()) -> tuple[Side, Side]:
+    """
+    Both checkpoints under shared names, those of `path`. Tensors with the same bits are the same one.
+
+    Raises `PlanUnknownError`, `CheckpointError` and `ReadError`.
+    """
     one, two = _stored(path), _stored(reference)
+    if fusions:
+        first, second = fused(one.regions, two.regions, fusions)
+        one, two = evolve(one, regions=first), evolve(two, regions=second)
+    try:
+        return _paired(*_named(one, two))
+    except PlanUnknownError:
+        sides = _paired(*_both_renamed(one, two, ""))
+        if not sides[0].renamed:
+            raise
+        return sides
+
+
+def _paired(one: Side, two: Side) -> tuple[Side, Side]:
+    """Both sides, with tensors of the same bits under the names of the first."""
+    pairs = same_values((one.regions, one.sources), (two.regions, two.sources))
+    names = {second: first for first, second in pairs}
+    regions = {names.get(name, name): region for name, region in two.regions.items()}
+    return evolve(one, renamed=pairs), evolve(two, regions=regions)
+
+
+def _named(one: _StoredSide, two: _StoredSide) -> tuple[Side, Side]:
+    """Both sides by name, or by what the model type makes of their names."""
     stripped = _without_prefix(one, two)
     if stripped is not None:
         return stripped
@@ -46,7 +80,8 @@ def both_sides(path: Path, reference: Path) -> tuple[Side, Side]:
         if _shared(one, two, best):  # names that only one of them has are told
             return _both_renamed(one, two, best)
         raise PlanUnknownError(
-            f"{path} and {reference} use different names, and neither has a config.json that says how they are related"
+            f"{one.path} and {two.path} use different names, and neither has a config.json that says how they are "
+            "related; declare tensors that one of them stores as one as checkpoint.fuse"
         )
     built = build_meta_model(facts)
     if built.quantizer is not None:

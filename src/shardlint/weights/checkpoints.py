@@ -7,16 +7,16 @@ that `config.json` names, built on meta, through its conversions.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from attrs import evolve, frozen
+from attrs import evolve
 
 from ..loading.loader import PlanUnknownError
 from ..ranks.exchange import Exchange, RankError
+from .checkpoint_boxes import Slab, slabs
 from .checkpoint_rows import live_rows, reference_rows
 from .checkpoint_sides import Side, both_sides, comparable
 from .compare.counts import Tally
@@ -24,25 +24,15 @@ from .compare.live_tensor import LiveBytes
 from .compare.pieces import check_tile, pieces_of
 from .compare.threads import DETAILED_TILES, Compared, Counts, Options, chosen, drive
 from .coverage import live_volume
-from .merge import scope_of, why_incomplete
+from .explain import explained
+from .merge import scope_of, why_incomplete, with_looks
 from .options import VerifyOptions
-from .rank_part import CountPart, RankPart
+from .rank_part import CountPart, LookPart, RankPart
 from .report_files import begun, failed_result, reported
 from .result import ReferenceScope, Result, sorted_rows
 from .storage.reader import Reader
 from .storage.stored_tensors import Files
 from .symbolic.tensor import SymbolicTensor
-
-SLAB_BYTES = 4 << 20
-
-
-@frozen
-class Slab:
-    """A box of one tensor."""
-
-    name: str
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
 
 
 def compare_checkpoints(path: Path, reference: Path, options: VerifyOptions) -> Result:
@@ -58,17 +48,18 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
     part = RankPart(rank=exchange.rank)
     sides: tuple[Side, Side] | None = None
     try:
-        sides = both_sides(path, reference)
+        sides = both_sides(path, reference, options.fusions)
         found = _compare(*sides, options.comparing(exchange.step), exchange)
         part.counts = [CountPart(live=name, key=key, tally=tally) for (name, key), tally in found.counts.items()]
         part.bytes, part.seconds = found.bytes, found.seconds
         part.interrupted, part.sampled = found.interrupted, found.sampled
+        part.looks = [] if found.interrupted else _looks(*sides, found)
     except PlanUnknownError as error:
         part.error, part.unplanned = str(error), True
     except KeyboardInterrupt:
         part.interrupted = True
     except Exception as error:  # told as a rank error, whatever it is
-        part.error = f"{type(error).__name__}: {error}"
+        part.failed(error)
     blobs = exchange.gather(msgspec.json.encode(part))
     answer = b""
     if blobs:
@@ -76,27 +67,6 @@ def _run(path: Path, reference: Path, options: VerifyOptions, exchange: Exchange
         result = evolve(_result(sides, parts, reference), phase=options.phase)
         answer = msgspec.json.encode(reported(result, options.reports))
     return msgspec.json.decode(exchange.broadcast(answer), type=Result)
-
-
-def slabs(name: str, shape: Sequence[int], item: int, limit: int = SLAB_BYTES) -> Iterator[Slab]:
-    """Cut a tensor into boxes of at most `limit` bytes, in row-major order."""
-    sizes = list(shape)
-    depth = 0
-    while depth < len(sizes) and math.prod(sizes[depth + 1 :]) * item > limit:
-        depth += 1
-    if depth == len(sizes):
-        yield Slab(name, (0,) * len(sizes), tuple(sizes))
-        return
-    step = max(1, limit // max(1, math.prod(sizes[depth + 1 :]) * item))
-    for number in range(math.prod(sizes[:depth])):
-        outer: list[int] = []
-        for size in reversed(sizes[:depth]):
-            number, digit = divmod(number, size)  # noqa: PLW2901 - the number is taken apart
-            outer.insert(0, digit)
-        for at in range(0, sizes[depth], step):
-            inner = tuple(sizes[depth + 1 :])
-            count = min(step, sizes[depth] - at)
-            yield Slab(name, (*outer, at, *(0,) * len(inner)), (*(1,) * depth, count, *inner))
 
 
 def _compare(one: Side, two: Side, options: Options, exchange: Exchange) -> Compared:
@@ -137,15 +107,32 @@ def _compare_slab(one: Side, two: Side, slab: Slab, reader: Reader, other: Reade
     return counts, values.numel() * values.element_size()
 
 
+def _looks(one: Side, two: Side, found: Compared) -> list[LookPart]:
+    """What the tensors that differ look like."""
+    wrong = {name for (name, _), tally in found.counts.items() if tally.load_mismatches}
+    shapes = {name: tuple(region.shape) for name, region in two.regions.items()}
+    with Files() as files:
+        readers = Reader(one.sources, files, 1), Reader(two.sources, files, 1)
+        looks = explained(
+            wrong,
+            shapes,
+            lambda name, offsets, sizes: readers[0].box(one.regions[name], offsets, sizes),
+            lambda name, offsets, sizes: readers[1].box(two.regions[name], offsets, sizes),
+        )
+        return [LookPart(name=name, text=it.text, median_abs=it.median_abs, bits=it.bits) for name, it in looks]
+
+
 def _result(sides: tuple[Side, Side] | None, parts: Sequence[RankPart], reference: Path) -> Result:
     errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
     incomplete = why_incomplete(parts)
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
-    rows = [] if sides is None else [*live_rows(*sides, parts), *reference_rows(*sides, parts)]
+    rows = [] if sides is None else [*with_looks(live_rows(*sides, parts), parts), *reference_rows(*sides, parts)]
     return Result(
         rows=sorted_rows(rows),
+        renamed=sides[0].renamed if sides else (),
         errors=errors,
+        crashed=tuple(part.rank for part in parts if part.crashed),
         incomplete=incomplete,
         checkpoint=str(reference),
         world_size=len(parts),

@@ -18,10 +18,11 @@ from attrs import evolve
 from ..analysis.contract_globs import Exclusions
 from ..facts import CheckpointFacts, ModelFacts
 from ..loading.live_names import is_adapted
-from ..loading.load import ModelLoad, is_pretrained
+from ..loading.load import ModelLoad
 from ..loading.loader import PlanUnknownError
 from ..loading.planner import LiveModel
 from ..loading.recorded_conversions import Derived
+from ..loading.releases import is_pretrained
 from ..loading.stages import with_tensors
 from .export_faults import Exported, ExportFault, Live, export_faults, reload_faults
 from .forward import Forward, assembled, forward_of_load, symbolic_loader

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from ..names import collapse, counted, natural_key, pattern_of, ranges
+from ..names import collapse, counted, natural_key, pattern_of
 from .report_text import first_difference
 from .result import RANK_FAILED, Result, Row, RowKind, RowStatus
 
@@ -21,7 +21,7 @@ SHOWN_NAMES = 20
 class Fault:
     """
     One thing that is wrong. `what` is mismatch, layout, nonfinite, uncompared, unread, padding, replicas, rank or
-    report.
+    report; or renamed, which is right and worth a word.
 
     `subject` collapses the names of all tensors concerned, `ranks` are those on which the fault shows (empty: all).
     """
@@ -44,7 +44,7 @@ def faults(result: Result) -> tuple[Fault, ...]:
     unread = [row for row in stored if row.status is RowStatus.INCOMPLETE and row.reason != RANK_FAILED]
     padding = [row for row in result.of_kind(RowKind.PADDING) if row.status is RowStatus.MISMATCH]
     return (
-        *(_rank(rank, text) for rank, text in result.errors),
+        *(_rank(rank, text) for rank, text in result.errors if rank not in result.crashed),
         *(_report(rank, text) for rank, text in result.unwritten),
         *_grouped("mismatch", wrong, _mismatch, result.world_size),
         *_layouts(result),
@@ -53,7 +53,22 @@ def faults(result: Result) -> tuple[Fault, ...]:
         *_grouped("unread", unread, _unread, result.world_size),
         *_grouped("padding", padding, _padding, result.world_size),
         *_replicas(result),
+        *_renamed(result),
     )
+
+
+def _renamed(result: Result) -> Iterator[Fault]:
+    """Equal values under other names: nothing is wrong."""
+    if result.renamed:
+        mine, other = result.renamed[0]
+        yield Fault(
+            what="renamed",
+            subject=mine,
+            message=f"{counted(len(result.renamed), 'tensor')} of the checkpoint "
+            f"{'has' if len(result.renamed) == 1 else 'have'} another name in the reference, with the same bits: the "
+            f"first is {other} there",
+            evidence={"names": tuple(f"{one} is {two}" for one, two in result.renamed[:SHOWN_NAMES])},
+        )
 
 
 def _report(rank: int, text: str) -> Fault:
@@ -90,8 +105,8 @@ def _replicas(result: Result) -> Iterator[Fault]:
             yield Fault(
                 what="replicas",
                 subject=group.name,
-                message=f"its bits on rank {ranges(group.ranks)} are not those on rank {group.reference}",
-                ranks=(group.reference, *group.ranks),
+                message=group.text,
+                ranks=group.everywhere,
                 evidence={"reference": group.reference, "differing": group.ranks},
             )
 
@@ -105,11 +120,13 @@ def _grouped(
     for members in groups.values():
         ordered = sorted(members, key=lambda row: natural_key(row.name))
         names = [row.name for row in ordered]
+        ranks = _ranks(ordered, world_size)
+        only = f" Only rank {ranks[0]} differs." if what == "mismatch" and len(ranks) == 1 < world_size else ""
         yield Fault(
             what=what,
             subject=collapse(names),
-            message=message(ordered),
-            ranks=_ranks(ordered, world_size),
+            message=message(ordered) + only,
+            ranks=ranks,
             evidence=_evidence(ordered),
         )
 
@@ -137,6 +154,13 @@ def _evidence(rows: Sequence[Row]) -> dict[str, Any]:
             f"{first.checkpoint_key}{list(first.checkpoint_index) if first.checkpoint_key else ''}"
         )
         found["actual"], found["reference"] = first.actual, first.reference
+    if looks := tuple(f"{row.name} {row.look}" for row in rows[:SHOWN_NAMES] if row.look):
+        found["looks"] = looks
+    medians = [row.median_abs for row in rows if row.median_abs is not None]
+    if medians:
+        found["largest_difference"] = max((row.max_load_abs or 0.0 for row in rows), default=0.0)
+        found["median_difference"] = sorted(medians)[len(medians) // 2]
+        found["differing_low_bits"] = max(row.bits for row in rows)
     reasons = tuple(dict.fromkeys(row.reason for row in rows if row.reason))
     return found | ({"reason": reasons[0]} if reasons else {})
 
@@ -153,7 +177,19 @@ def _mismatch(rows: Sequence[Row]) -> str:
     wrong, total = sum(row.load_mismatches for row in rows), sum(row.expected for row in rows)
     first = next(row for row in rows if row.first)
     are = "is" if wrong == 1 else "are"
-    return f"{wrong} of {total} elements{_count(rows)} {are} not what the checkpoint holds; {first_difference(first)}"
+    text = f"{wrong} of {total} elements{_count(rows)} {are} not what the checkpoint holds; {first_difference(first)}"
+    return text + _looks(rows)
+
+
+def _looks(rows: Sequence[Row]) -> str:
+    """`. It equals the stored tensor transposed.`, or nothing where that is not known."""
+    looks = [row for row in rows if row.look]
+    if not looks:
+        return ""
+    first = looks[0]
+    alike = len({row.look for row in looks}) == 1
+    who = "It" if len(rows) == 1 else "Each" if alike and len(looks) == len(rows) else first.name
+    return f". {who} {first.look}."
 
 
 def _nonfinite(rows: Sequence[Row]) -> str:

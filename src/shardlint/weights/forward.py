@@ -73,14 +73,21 @@ def forward_of_load(load: ModelLoad, checkpoint: CheckpointFacts, *, cast: bool 
     `cast` makes conversions see their tensors in the live dtype, as the loader does; without it in the stored one.
     """
     if checkpoint.format not in ("safetensors", "safetensors-sharded") or not checkpoint.entries:
-        raise PlanUnknownError(
-            f"{checkpoint.path}: expected safetensors files with tensors, found the format {checkpoint.format} with "
-            f"{len(checkpoint.entries)} tensors"
-        )
+        safetensors = checkpoint.format.startswith("safetensors")
+        found = "no tensor in them" if safetensors else f"the format {checkpoint.format}"
+        raise PlanUnknownError(f"{checkpoint.path}: expected safetensors files with tensors, found {found}")
     sources = sources_of(checkpoint)
     loader_of = symbolic_loader(sources, cast=cast)
     followed = load.follow(checkpoint, lambda entry: _whole(entry, sources), loader_of)
-    return evolve(assembled(followed, sources), plan=followed.stored_plan)
+    forward = assembled(followed, sources)
+    within = followed.part
+    return evolve(
+        forward,
+        plan=followed.stored_plan,
+        regions={within + name: region for name, region in forward.regions.items()},
+        groups={within + name: group for name, group in forward.groups.items()},
+        refused={within + name: reason for name, reason in forward.refused.items()},
+    )
 
 
 def forward_of_folder(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -38,11 +38,13 @@ def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) ->
     `alike` are, by name, the groups of ranks that hold the same part of a tensor.
     """
     differ = _differing(parts, alike)
-    rows = [*_live_rows(forward, parts, differ), *_checkpoint_rows(forward, parts), *_padding_rows(parts)]
+    live = with_looks(_live_rows(forward, parts, differ), parts)
+    rows = [*live, *_checkpoint_rows(forward, parts), *_padding_rows(parts)]
     return Result(
         rows=sorted_rows(rows),
         layouts=_layouts(parts),
         errors=tuple((part.rank, part.error) for part in parts if part.error),
+        crashed=tuple(part.rank for part in parts if part.crashed),
         incomplete=why_incomplete(parts) or _uncomparable(rows),
         world_size=len(parts),
         unwritten=unwritten(parts),
@@ -50,6 +52,14 @@ def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) ->
         compared_bytes=sum(part.bytes for part in parts),
         seconds=max((part.seconds for part in parts), default=0.0),
     )
+
+
+def with_looks(rows: Iterable[Row], parts: Sequence[RankPart]) -> Iterator[Row]:
+    """The rows with what is known of how their tensors look, of the first rank that knows it."""
+    looks = {look.name: look for part in reversed(parts) for look in part.looks}
+    for row in rows:
+        look = looks.get(row.name) if row.status is RowStatus.MISMATCH else None
+        yield row if look is None else evolve(row, look=look.text, median_abs=look.median_abs, bits=look.bits)
 
 
 def why_incomplete(parts: Sequence[RankPart]) -> str:

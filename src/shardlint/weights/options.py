@@ -11,6 +11,7 @@ from attrs.converters import optional
 
 if TYPE_CHECKING:
     from ..facts import CheckpointFacts, ContractFacts, ModelFacts
+    from ..target import Fusion
     from .compare.threads import Options, Progress
     from .shards import ExternalState
 
@@ -64,10 +65,11 @@ class VerifyOptions:
     """
     How to verify weights, whatever they are compared with.
 
-    `load` is what is known of the model's load, `external` describes tensors outside the module. `replicas` is `digest`
-    (each byte of the checkpoint is read once per job) or `full` (every replica reads it). `threads` None: as many as
-    cores for each rank of the host, at most eight. `sample` is the fraction of the tiles to look at; `max_memory` is a
-    bound of buffers and of conversions on values, in bytes. `stop` is asked again and again whether to end early.
+    `load` is what is known of the model's load, `fusions` relate the tensors of two checkpoints, `external` describes
+    tensors outside the module. `replicas` is `digest` (each byte of the checkpoint is read once per job) or `full`
+    (every replica reads it). `threads` None: as many as cores for each rank of the host, at most eight. `sample` is the
+    fraction of the tiles to look at; `max_memory` is a bound of buffers and of conversions on values, in bytes. `stop`
+    is asked again and again whether to end early.
     `rank_timeout` is how many seconds a rank may be silent. `reports` is the folder for the report files,
     `phase` what they call the moment of the check.
 
@@ -75,6 +77,7 @@ class VerifyOptions:
     """
 
     load: KnownLoad = field(factory=KnownLoad)
+    fusions: tuple[Fusion, ...] = ()
     external: ExternalState | None = None
     replicas: str = field(default="digest", validator=_check_replicas)
     sample: float = field(default=1.0, validator=_check_sample)

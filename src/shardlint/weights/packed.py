@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ..introspect.walk import Walk, WalkedModule, WalkedTensor, registry
+from ..introspect.walk import Walk, WalkedModule, WalkedTensor
+from ..introspect.wrappers import registry
 from ..names import joined
 from .compare.bits import INTEGERS
 from .compare.live_tensor import Unreadable

@@ -21,6 +21,7 @@ from ..ranks.exchange import Exchange
 from .compare.live_tensor import LiveBytes
 from .compare.threads import Options, thread_count
 from .compare.tiles import Limits, cut, nest_of
+from .relations import Holdings, Judgement, Relations, judged
 from .result import ReplicaGroup
 from .shards import Shard, is_empty, shard_key
 from .symbolic.blocks import whole
@@ -39,9 +40,14 @@ class Orders:
 
 @frozen(kw_only=True)
 class Groups:
-    """Known to rank 0 only: the ranks that hold each shard, the leader first. Keys are (name, key of the shard)."""
+    """
+    Known to rank 0 only: the ranks that hold each shard, the leader first. Keys are (name, key of the shard).
+
+    `holdings` is what each rank said of its shards.
+    """
 
     members: dict[tuple[str, str], tuple[int, ...]] = field(factory=dict)
+    holdings: tuple[Holdings, ...] = ()
 
     @property
     def by_name(self) -> dict[str, list[tuple[int, ...]]]:
@@ -57,27 +63,27 @@ def short(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def assign(exchange: Exchange, shards: Iterable[Shard]) -> tuple[Orders, Groups]:
+def assign(exchange: Exchange, shards: Iterable[Shard], relations: Relations) -> tuple[Orders, Groups]:
     """Find the replica groups. A collective call: every rank, also one with no shards, makes it."""
-    mine = {shard.name: short(shard_key(shard)) for shard in shards if not is_empty(shard)}
-    blobs = exchange.gather(msgspec.json.encode(mine))
-    groups = _groups([msgspec.json.decode(blob, type=dict[str, str]) for blob in blobs])
+    mine = {shard.name: (shard, short(shard_key(shard))) for shard in shards if not is_empty(shard)}
+    blobs = exchange.gather(msgspec.json.encode(relations.holdings(mine, exchange.rank)))
+    groups = _groups([msgspec.json.decode(blob, type=Holdings) for blob in blobs])
     orders = [_orders(groups, rank) for rank in range(exchange.world_size)] if blobs else []
     given = exchange.scatter([msgspec.json.encode(order) for order in orders])
     return msgspec.json.decode(given, type=Orders), groups
 
 
-def _groups(held: Sequence[dict[str, str]]) -> Groups:
+def _groups(holdings: Sequence[Holdings]) -> Groups:
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank, names in enumerate(held):
-        for name, key in names.items():
-            members[name, key].append(rank)
+    for rank, said in enumerate(holdings):
+        for name, held in said.shards.items():
+            members[name, held.key].append(rank)
     found = {}
     for number, (at, ranks) in enumerate(sorted(members.items())):
         if len(ranks) > 1:  # leaders take turns, so that reading is shared
             turn = number % len(ranks)
             found[at] = (*ranks[turn:], *ranks[:turn])
-    return Groups(members=found)
+    return Groups(members=found, holdings=tuple(holdings))
 
 
 def _orders(groups: Groups, rank: int) -> Orders:
@@ -114,14 +120,24 @@ def digests(shards: Iterable[Shard], names: Iterable[str], options: Options) -> 
         return dict(zip((shard.name for shard in chosen), pool.map(take, chosen), strict=True))
 
 
-def differing(exchange: Exchange, groups: Groups, mine: dict[str, str]) -> tuple[ReplicaGroup, ...]:
+def gathered(exchange: Exchange, mine: dict[str, str]) -> list[dict[str, str]]:
+    """The digests of all ranks, on rank 0; an empty list elsewhere. A collective call."""
+    return [msgspec.json.decode(blob, type=dict[str, str]) for blob in exchange.gather(msgspec.json.encode(mine))]
+
+
+def judgement(groups: Groups, digests: Sequence[dict[str, str]]) -> Judgement:
+    """What the digests of all ranks say of replicas, on rank 0; nothing elsewhere."""
+    return judged(groups.members, groups.holdings, digests) if digests else Judgement()
+
+
+def differing(groups: Groups, found: Sequence[dict[str, str]]) -> tuple[ReplicaGroup, ...]:
     """
-    The groups whose bits differ, on rank 0; an empty tuple elsewhere. A collective call.
+    The groups whose bits are not their leader's, on rank 0; an empty tuple elsewhere.
 
     A rank that failed or was interrupted gives no digest: it says so itself, and its bits are not judged.
     """
-    blobs = exchange.gather(msgspec.json.encode(mine))
-    found = [msgspec.json.decode(blob, type=dict[str, str]) for blob in blobs]
+    if not found:
+        return ()
     out = []
     for (name, _), ranks in groups.members.items():
         reference = found[ranks[0]].get(name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from attrs import evolve
 
-from ..names import first_line
+from ..names import csv_cell, first_line
 from .report_text import as_text
 from .result import Result, Row, RowKind, RowStatus, WeightsVerdict
 
@@ -154,7 +154,7 @@ def as_csv(result: Result) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_cells(row) for row in result.rows)
+    writer.writerows(map(csv_cell, _cells(row)) for row in result.rows)
     return out.getvalue()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from ..names import natural_key
+from ..names import natural_key, ranges
 from .compare.counts import Difference
 
 RANK_FAILED = "not compared, because a rank failed"
@@ -73,6 +73,10 @@ class Row:
     the maximum errors were measured on some of the differing tiles only; a maximum is None when it is not finite.
     `first` is the first difference, `special` the first element of which a side is not finite. `ranks` are those on
     which the tensor differs, in order.
+
+    `look` says what a tensor that differs looks like, to be read after its name, where that is known (`equals the
+    stored tensor transposed`). `median_abs` is the median of the differences and `bits` the number of low bits in
+    which they lie, of tensors that were looked at again.
     """
 
     kind: RowKind
@@ -94,6 +98,9 @@ class Row:
     operations: tuple[str, ...] = ()
     reason: str = ""
     ranks: tuple[int, ...] = ()
+    look: str = ""
+    median_abs: float | None = None
+    bits: int = 0
 
     @property
     def order(self) -> tuple[object, ...]:
@@ -124,11 +131,31 @@ class WrongLayout:
 
 @frozen(kw_only=True)
 class ReplicaGroup:
-    """Ranks that hold the same shard with different bits: `ranks` beside `reference`."""
+    """
+    Ranks that hold the same shard with different bits: `ranks` beside `reference`.
+
+    `what` differs: bits, shape (or dtype), or absent: some of the ranks do not have it.
+    """
 
     name: str
     reference: int
     ranks: tuple[int, ...]
+    what: str = "bits"
+
+    @property
+    def text(self) -> str:
+        """What differs, in words."""
+        others = f"rank{'s' if len(self.ranks) > 1 else ''} {ranges(self.ranks)}"
+        if self.what == "absent":
+            return f"{others} and rank {self.reference} do not both have it"
+        if self.what == "shape":
+            return f"its shape or dtype on {others} is not that on rank {self.reference}"
+        return f"its bits on rank {ranges(self.ranks)} are not those on rank {self.reference}"
+
+    @property
+    def everywhere(self) -> tuple[int, ...]:
+        """All ranks concerned, sorted."""
+        return tuple(sorted((self.reference, *self.ranks)))
 
 
 @frozen(kw_only=True)
@@ -146,17 +173,23 @@ class Result:
     """
     Everything that a verification found.
 
-    `errors` are rank errors as (rank, text). `incomplete` says in one clause why not everything was looked at; empty
-    when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that each
-    rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as (rank, why).
-    `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of shards that
-    several ranks hold, and whose digests were compared.
+    `errors` are rank errors as (rank, text); `crashed` are the ranks of which the error is a fault of the comparison
+    itself, so that nothing is known of the weights. `incomplete` says in one clause why not everything was looked at;
+    empty when everything was. `checkpoint` is empty when only replicas were compared. `exchanged` are the bytes that
+    each rank sent. `compared_bytes` counts the live side. `unwritten` are reports that could not be written, as
+    (rank, why). `phase` is when the check was made, in the words of the caller. `compared_replicas` is the number of
+    shards that several ranks hold, and whose digests were compared. `undecided` are tensors whose bits differ between
+    ranks where nothing says that they hold replicas. `renamed` are the tensors of a checkpoint that its reference has
+    under another name, with that name: same bits.
     """
 
     rows: tuple[Row, ...]
+    renamed: tuple[tuple[str, str], ...] = ()
     layouts: tuple[WrongLayout, ...] = ()
     replicas: tuple[ReplicaGroup, ...] = ()
     errors: tuple[tuple[int, str], ...] = ()
+    crashed: tuple[int, ...] = ()
+    undecided: tuple[str, ...] = ()
     incomplete: str = ""
     checkpoint: str = ""
     world_size: int = 1

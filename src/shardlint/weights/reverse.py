@@ -8,7 +8,9 @@ from typing import Any
 
 from ..loading.loader import PlanUnknownError
 from ..loading.recorded_conversions import recorded_list, recorded_stages
+from ..loading.releases import frame_of, has_conversions, lacks, version
 from ..loading.stages import LoadStages
+from ..loading.transformers4_rules import saved_name
 from ..names import first_line
 from .symbolic.radix import Untrackable
 from .symbolic.tensor import SymbolicTensor
@@ -58,20 +60,34 @@ class _Saving:
 
 def reverted(model: Any, tensors: Tensors, conversions: Sequence[Any] | None) -> dict[str, SymbolicTensor]:
     """Run one list of reverse conversions, None for that of the model. Raises as `reverse` does."""
-    from transformers.core_model_loading import revert_weight_conversion
-
     if conversions is not None and not conversions:
         return dict(tensors)
+    if not has_conversions():
+        return _renamed(model, tensors, conversions)
+    from transformers.core_model_loading import revert_weight_conversion
+
     saving = _Saving(model, conversions)
     _require_reverses(saving._weight_conversions or ())
     try:
         found: dict[str, SymbolicTensor] = revert_weight_conversion(saving, dict(tensors))
     except Untrackable as error:
         raise PlanUnknownError(f"the export cannot be followed without values: {error}") from error
+    except (AttributeError, ImportError, NameError) as error:  # between the libraries, and no fault of the conversions
+        text = f"{type(error).__name__}: {first_line(error)} ({frame_of(error)})"
+        raise PlanUnknownError(f"Transformers {version()}: reversing the conversions: {text}") from error
     except Exception as error:  # whatever a conversion raises when it saves
         text = f"the reverse conversions raise {type(error).__name__}: {first_line(error)}"
         raise NotReversibleError("its conversions", text) from error
     return found
+
+
+def _renamed(model: Any, tensors: Tensors, conversions: Sequence[Any] | None) -> dict[str, SymbolicTensor]:
+    """The tensors by the names that Transformers 4 writes, which converts none."""
+    if conversions is not None or not hasattr(model, "_fix_state_dict_key_on_save"):
+        raise PlanUnknownError(
+            f"the model records conversions: {lacks('conversion_mapping.get_model_conversion_mapping')}"
+        )
+    return {saved_name(model, name): tensor for name, tensor in tensors.items()}
 
 
 def _require_reverses(conversions: Sequence[Any]) -> None:

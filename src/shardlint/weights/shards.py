@@ -15,7 +15,10 @@ import torch
 from attrs import evolve, frozen
 
 from ..boxes import PARTIAL, DimRanges, Placement, replay, shape_of
-from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of, placement
+from ..collect.sharding.beside import Beside, layouts_beside
+from ..collect.sharding.dtensor import is_dtensor, mesh_facts, mesh_of
+from ..collect.sharding.placements import placement
+from ..facts.sharding import MeshFacts
 from ..introspect.walk import WalkedTensor, walk
 from .compare.live_tensor import Unreadable
 from .packed import bits_only, is_quantised, statistics
@@ -107,9 +110,10 @@ def shards_of(
     """
     outside = _external(external)
     found: list[Shard] = []
-    if model:
+    if model is not None:
         walked = walk(model)
-        found += [shard for item in walked.tensors if (shard := _shard(item, outside)) is not None]
+        beside = layouts_beside(walked)
+        found += [shard for item in walked.tensors if (shard := _shard(item, outside, beside)) is not None]
         found += [_replicated(names, tensor) for names, tensor in statistics(walked)]
     found = [_unpadded(shard, logical[shard.name]) if logical and shard.name in logical else shard for shard in found]
     found += outside.values()
@@ -166,7 +170,7 @@ def external_shard(item: ExternalShard) -> Shard:
     return Shard(names=(item.name,), local=item.local, global_shape=item.global_shape, ranges=ranges, logical=logical)
 
 
-def _shard(item: WalkedTensor, outside: dict[str, Shard]) -> Shard | None:
+def _shard(item: WalkedTensor, outside: dict[str, Shard], beside: Mapping[int, Beside]) -> Shard | None:
     names = tuple(name for name in sorted(item.names, key=lambda name: name != item.fqn) if name not in item.hidden)
     names = tuple(name for name in names if name not in outside)
     if not names:
@@ -178,7 +182,12 @@ def _shard(item: WalkedTensor, outside: dict[str, Shard]) -> Shard | None:
             "use_orig_params=True with sharding strategy NO_SHARD"
         )
     if is_dtensor(tensor):
-        return _distributed(names, tensor)
+        placements = tuple(placement(item) for item in tensor.placements)
+        shape = tuple(int(size) for size in tensor.shape)
+        return _distributed(names, local_of(tensor), shape, mesh_facts(mesh_of(tensor)), placements)
+    if id(tensor) in beside:
+        layout = beside[id(tensor)]
+        return _distributed(names, tensor.detach(), layout.shape, layout.mesh, layout.placements)
     return _replicated(names, bits_only(tensor.detach()) if is_quantised(tensor) else tensor)
 
 
@@ -191,16 +200,20 @@ def _whole(shape: Sequence[int]) -> tuple[DimRanges, ...]:
     return tuple(((0, size),) if size else () for size in shape)
 
 
-def _distributed(names: tuple[str, ...], tensor: Any) -> Shard:
-    mesh = mesh_facts(mesh_of(tensor))
-    placements = tuple(placement(item) for item in tensor.placements)
+def _distributed(
+    names: tuple[str, ...],
+    local: torch.Tensor,
+    shape: tuple[int, ...],
+    mesh: MeshFacts,
+    placements: tuple[Placement, ...],
+) -> Shard:
     if any(item.kind == PARTIAL for item in placements):
         raise Unreadable(f"{names[0]}: {[item.text for item in placements]} is partial: no rank holds its values")
-    shape = tuple(int(size) for size in tensor.shape)
-    local = local_of(tensor)
-    if mesh.coordinate is None:
+    if mesh.coordinate is None and mesh.ranks:
         empty: tuple[DimRanges, ...] = tuple(() for _ in shape)
         return Shard(names=names, local=local, global_shape=shape, ranges=empty, logical=tuple(local.shape))
+    if mesh.coordinate is None:
+        raise Unreadable(f"{names[0]}: a part of a tensor of shape {list(shape)}, and nothing says which part")
     layout = Layout(mesh_shape=mesh.shape, coordinate=mesh.coordinate, placements=placements, ranks=mesh.ranks)
     try:
         ranges = replay(shape, layout.mesh_shape, layout.coordinate, placements)

@@ -18,6 +18,7 @@ from ..facts import EntryFacts
 from ..introspect.walk import Walk, walk
 from ..loading.loader import Converted
 from ..loading.recorded_conversions import pristine
+from ..loading.releases import converted
 from ..loading.transformers_loader import TransformersLoader
 from ..names import first_line
 from .conversions import ConversionGroup, Part, Read, RowByRow, Rows, bytes_taken, cutting_of, resized
@@ -145,10 +146,7 @@ class SymbolicLoader(TransformersLoader):
         for pattern, key, tensor in parts:
             group.add_tensor(name, key, pattern, tensor)
         with torch.no_grad():
-            result = group.convert(
-                name, model=self._model, config=self._model.config, hf_quantizer=self._quantizer, loading_info=None
-            )
-        return {target: value[0] if isinstance(value, list) else value for target, value in result.items()}
+            return converted(group, name, model=self._model, quantizer=self._quantizer)
 
     def _group(
         self, name: str, recipe: Any, parts: Sequence[tuple[str, EntryFacts]], wanted: torch.dtype, reason: str

@@ -28,6 +28,7 @@ from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged, unwritten
 from .options import VerifyOptions
 from .rank_part import RankPart
+from .relations import Relations, relations_of
 from .report_files import begun, failed_result, reported, write_rank
 from .result import ReplicaGroup, Result
 from .shards import Shard, shards_of
@@ -66,29 +67,34 @@ def run_replicas(model: Any, options: VerifyOptions) -> Result:
 
 
 def _replicas_alone(model: Any, options: Options, exchange: Exchange) -> Result:
-    error, interrupted = "", False
+    part, interrupted = RankPart(rank=exchange.rank), False
     shards: tuple[Shard, ...] = ()
     mine: dict[str, str] = {}
+    relations = Relations()
     try:
-        shards = shards_of(model)
+        relations = relations_of(model)
+        shards = tuple(filter(relations.keeps, shards_of(model)))
     except Exception as failure:  # told as a rank error, whatever it is
-        error = f"{type(failure).__name__}: {failure}"
-    orders, groups = replicas.assign(exchange, shards)
+        part.failed(failure)
+    orders, groups = replicas.assign(exchange, shards, relations)
     try:
         mine = replicas.digests(shards, orders.digests, options)
     except KeyboardInterrupt:
         interrupted = True
     except Exception as failure:
-        error = error or f"{type(failure).__name__}: {failure}"
-    wrong = replicas.differing(exchange, groups, mine)
-    said = [msgspec.json.decode(blob, type=tuple[str, bool]) for blob in exchange.gather(_json((error, interrupted)))]
+        part.failed(failure)
+    judgement = replicas.judgement(groups, replicas.gathered(exchange, mine))
+    told = _json((part.error, part.crashed, interrupted))
+    said = [msgspec.json.decode(blob, type=tuple[str, bool, bool]) for blob in exchange.gather(told)]
     result = Result(
         rows=(),
-        replicas=wrong,
-        errors=tuple((rank, text) for rank, (text, _) in enumerate(said) if text),
-        incomplete=INTERRUPTED if any(ended for _, ended in said) else "",
+        replicas=judgement.differing,
+        undecided=judgement.undecided,
+        errors=tuple((rank, text) for rank, (text, _, _) in enumerate(said) if text),
+        crashed=tuple(rank for rank, (_, crashed, _) in enumerate(said) if crashed),
+        incomplete=INTERRUPTED if any(ended for _, _, ended in said) else "",
         world_size=exchange.world_size,
-        compared_replicas=len(groups.members),
+        compared_replicas=judgement.judged,
     )
     return msgspec.json.decode(exchange.broadcast(_json(result)), type=Result)
 
@@ -112,7 +118,8 @@ class _Verification:
         shards = local.shards if local else ()
         orders, groups = replicas.Orders(), replicas.Groups()
         if self.exchange.world_size > 1 and self.options.replicas == "digest":
-            orders, groups = replicas.assign(self.exchange, shards)
+            relations = self._guarded(lambda: relations_of(self.model)) or Relations()
+            orders, groups = replicas.assign(self.exchange, shards, relations)
         if local:
             self._guarded(lambda: self._compare(local, frozenset(orders.followed)))
         wrong: tuple[ReplicaGroup, ...] = ()
@@ -130,7 +137,7 @@ class _Verification:
         except PlanUnknownError as error:
             self.part.error, self.part.unplanned = str(error), True
         except Exception as error:  # told as a rank error, whatever it is
-            self.part.error = self.part.error or f"{type(error).__name__}: {error}"
+            self.part.failed(error)
         return None
 
     def _prepare(self) -> _Local:
@@ -159,7 +166,8 @@ class _Verification:
         """Compare digests; a rank whose bits are not its leader's compares them with the file itself."""
         shards = local.shards if local else ()
         mine = self._guarded(lambda: replicas.digests(shards, orders.digests, self.comparing)) or {}
-        wrong = replicas.differing(self.exchange, groups, mine)
+        digests = replicas.gathered(self.exchange, mine)
+        wrong = replicas.differing(groups, digests)
         again: dict[int, list[str]] = {rank: [] for rank in range(self.exchange.world_size)}
         for group in wrong:
             for rank in group.ranks:
@@ -168,7 +176,7 @@ class _Verification:
         names = set(msgspec.json.decode(self.exchange.scatter(blobs), type=list[str]))
         if names and local:
             self._guarded(lambda: self._recheck(local, names))
-        return wrong
+        return replicas.judgement(groups, digests).differing
 
     def _recheck(self, local: _Local, names: set[str]) -> None:
         worker = Worker(local.forward, evolve(self.comparing, progress=None), self.exchange.rank)
@@ -222,7 +230,15 @@ def _in_base(shard: Shard) -> Shard:
 def _failed(parts: Sequence[RankPart]) -> Result:
     """The result when rank 0, whose plan counts for all, has none."""
     errors = tuple((part.rank, part.error) for part in parts if part.error and not part.unplanned)
+    crashed = tuple(part.rank for part in parts if part.crashed)
     incomplete = INTERRUPTED if any(part.interrupted for part in parts) else ""
     if parts[0].unplanned:
         incomplete = f"no load plan can be made: {parts[0].error}"
-    return Result(rows=(), errors=errors, incomplete=incomplete, world_size=len(parts), unwritten=unwritten(parts))
+    return Result(
+        rows=(),
+        errors=errors,
+        crashed=crashed,
+        incomplete=incomplete,
+        world_size=len(parts),
+        unwritten=unwritten(parts),
+    )

@@ -15,8 +15,9 @@ from .compare.pieces import Piece, pieces_of
 from .compare.threads import Compared, Options, compare
 from .conversions import ConversionGroup, Rows
 from .coverage import SourceCoverage, live_volume
+from .explain import explained
 from .forward import Forward
-from .rank_part import CountPart, LivePart, RankPart
+from .rank_part import CountPart, LivePart, LookPart, RankPart
 from .result import WrongLayout
 from .shards import Shard, localised
 from .storage.reader import Reader
@@ -61,6 +62,7 @@ class Worker:
                 self._evaluate(first, self.forward.groups[first], members)
         if not self.part.interrupted:
             self._explain()
+            self._look_again()
         self.coverage.join()
         self.part.read = {key: lattices for key, lattices in self.coverage.lattices.items() if lattices}
         self.part.unknown = sorted(self.coverage.unknown)
@@ -217,6 +219,28 @@ class Worker:
             if layout is not None:
                 self.part.layouts.append(layout)
 
+    def _look_again(self) -> None:
+        """What do the shards that differ look like?"""
+        told = {layout.name for layout in self.part.layouts}
+        wrong = {count.live for count in self.part.counts if count.tally.load_mismatches}
+        wanted = [name for name in wrong & set(self.shards) if name not in told]
+        if not wanted:
+            return
+        regions = _alike(self.forward.regions, [self.shards[name] for name in wanted])
+        with Files() as files:
+            reader = Reader(self._sources, files, 1)
+
+            def live(name: str, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+                box = tuple(slice(low, low + size) for low, size in zip(offsets, sizes, strict=True))
+                return self.shards[name].held.detach()[box].cpu()
+
+            def stored(name: str, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
+                return reader.box(regions[name], offsets, sizes)
+
+            shapes = {name: tuple(region.shape) for name, region in regions.items()}
+            for name, look in explained([name for name in wanted if name in regions], shapes, live, stored):
+                self.part.looks.append(LookPart(name=name, text=look.text, median_abs=look.median_abs, bits=look.bits))
+
     def _fits(self, name: str, ranges: Sequence[Sequence[tuple[int, int]]]) -> bool:
         shard = self.shards[name]
         region = localised(self.forward.regions[name], [tuple(range_) for range_ in ranges])
@@ -225,6 +249,19 @@ class Worker:
         live = LiveBytes(name, shard.held, staged=self.options.staged)
         found = compare(list(pieces_of(live, region, self._sources)), self._sources, self.options)
         return not any(tally.load_mismatches for tally in found.counts.values())
+
+
+def _alike(regions: Mapping[str, SymbolicTensor], shards: Sequence[Shard]) -> dict[str, SymbolicTensor]:
+    """Each stored tensor that has the global shape of one of the shards, cut as that shard is."""
+    cuts = {shard.global_shape: shard.ranges for shard in shards}
+    found = {
+        name: localised(region, cuts[tuple(region.shape)])
+        for name, region in regions.items()
+        if tuple(region.shape) in cuts
+    }
+    for shard in shards:
+        found |= {name: localised(regions[name], shard.ranges) for name in shard.names if name in regions}
+    return found
 
 
 def _target(first: str, shard: Shard, values: Mapping[str, torch.Tensor]) -> str:

@@ -11,8 +11,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardlint.boxes import OTHER, PARTIAL, REPLICATE, SHARD, STRIDED
 from shardlint.collect.sharding import sharding_facts
-from shardlint.collect.sharding.dtensor import mesh_facts, placement
+from shardlint.collect.sharding.dtensor import mesh_facts
 from shardlint.collect.sharding.fsdp2 import groups_of
+from shardlint.collect.sharding.placements import placement
 from shardlint.engine.runner import SelectedRule, Status, evaluate
 from shardlint.facts import Facts
 from shardlint.introspect.versioned import UNKNOWN, Missing, first, ints, listed

@@ -158,3 +158,23 @@ def test_d212_is_silent_about_what_is_registered_or_frozen(change):
     report = traced_blocks(model)
     assert not report.findings
     assert report.outcomes[0].status.value == "clean"
+
+
+@pytest.fixture
+def alone(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching")
+@pytest.mark.parametrize("originals", [False, True])
+def test_d212_what_fsdp1_keeps_stands_for_parameters_of_the_tree(alone, originals):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    kept = Blocks(lambda blocks: blocks)
+    for module, subjects in ((torch.nn.Linear(4, 4), []), (kept, ["kept"])):
+        wrapped = FullyShardedDataParallel(module, use_orig_params=originals, device_id=torch.device("cpu"))
+        found = shardlint.lint(wrapped, config=False, select=["D212"]).findings
+        assert [finding.subject for finding in found if finding.code == "D212"] == subjects

@@ -57,7 +57,7 @@ def subjects(code, model, optimizer=None, **options):
     return run_rule(RULES[code], collect(Target(model=model, optimizer=optimizer)), **options).subjects
 
 
-@pytest.mark.parametrize("code", ["D206", "D209", "D211", *(f"D3{number:02}" for number in range(1, 17))])
+@pytest.mark.parametrize("code", ["D206", "D209", "D211", *(f"D3{number:02}" for number in range(1, 18))])
 def test_a_sound_model_is_clean(mesh, code):
     model = sharded(mesh)
     assert subjects(code, model, torch.optim.SGD(model.parameters(), lr=0.1)) == ()
@@ -155,6 +155,24 @@ def test_a_local_tensor_of_another_shape(mesh):
     assert subjects("D316", model) == ("layers.0.up.weight",)
 
 
+@pytest.mark.live("D317")
+def test_one_of_the_layers_was_not_wrapped(mesh):
+    model = Decoder()
+    for layer in model.layers[:2]:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    assert subjects("D317", model) == ("layers.2",)
+    assert subjects("D317", model, left=("layers.2",)) == ()
+
+
+def test_a_layer_of_another_kind_may_fall_into_the_root(mesh):
+    model = Decoder()
+    model.layers.append(Block(4))
+    for layer in model.layers[:3]:
+        fully_shard(layer, mesh=mesh)
+    assert subjects("D317", fully_shard(model, mesh=mesh)) == ()
+
+
 @pytest.mark.live("D304")
 def test_a_root_that_was_never_wrapped(mesh):
     model = Decoder()
@@ -171,6 +189,19 @@ def test_a_tie_made_after_wrapping(mesh):
     sharded(mesh, model)
     model.head.weight = model.embed.weight
     assert subjects("D301", model) == ("embed.weight",)
+
+
+def test_one_sharded_tensor_in_two_units_costs_a_second_gather_only(mesh):
+    model = Decoder(1)
+    model.head = nn.Linear(8, 16, bias=False)
+    fully_shard(model.embed, mesh=mesh)
+    fully_shard(model.head, mesh=mesh)
+    model.head.weight = model.embed.weight
+    params = [module._get_fsdp_state()._fsdp_param_group.fsdp_params[0] for module in (model.embed, model.head)]
+    params[1].sharded_param = model.embed.weight
+    fully_shard(model, mesh=mesh)
+    found = run_rule(RULES["D301"], collect(Target(model=model))).findings
+    assert [(item.subject, item.severity.value) for item in found] == [("embed.weight", "warning")]
 
 
 def test_one_mesh_for_everything_is_clean():

@@ -289,14 +289,14 @@ def test_the_flat_state_of_lbfgs(sizes):
 
 
 def test_stochastic_rounding_as_an_attribute_of_the_optimizer():
-    class Rounding(torch.optim.AdamW):
+    class RoundingAdamW(torch.optim.AdamW):
         def __init__(self, parameters, rounding):
             super().__init__(parameters, lr=1e-7)
             self.bf16_stochastic_round = rounding
 
     model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
-    assert codes(model, Rounding(model.parameters(), True)) == []
-    assert codes(model, Rounding(model.parameters(), False)) == [("D608", "weight")]
+    assert codes(model, RoundingAdamW(model.parameters(), True)) == []
+    assert codes(model, RoundingAdamW(model.parameters(), False)) == [("D608", "weight")]
 
 
 @pytest.mark.live("D605")

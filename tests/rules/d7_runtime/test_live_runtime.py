@@ -336,6 +336,27 @@ def test_d706_experts_without_tokens():
     assert run(model, traced(model, lambda: model(torch.ones(1, 4)).sum().backward())) == {}
 
 
+class Captioner(nn.Module):
+    """Takes images or none; `always` calls the tower, and drops what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, tokens, pixel_values=None):
+        x = tokens if pixel_values is None else tokens + self.tower(pixel_values).detach()
+        return self.blocks[0](x)
+
+
+@pytest.mark.live("D706")
+def test_d706_a_step_without_images():
+    text = run(model := Captioner(), traced(model, lambda: model(torch.ones(1, 4)).sum().backward()))
+    assert subjects(text["D706"]) == ["blocks.1"]
+    both = run(model, traced(model, lambda: model(torch.ones(1, 4), torch.ones(1, 4)).sum().backward()))
+    assert subjects(both["D706"]) == ["blocks.1", "tower.0", "tower.2"]
+
+
 @pytest.mark.live("D707")
 def test_d707_a_gradient_that_is_nan():
     model = llama()

@@ -18,7 +18,7 @@ from ...facts import (
 )
 from ...rule import NotEvaluated
 from ..keys import KeyResolver, identity_reason, unread_files
-from .classify import classified
+from .classify import classified, with_status
 from .evidence import HeaderEvidence, PlanEvidence, ReportEvidence
 from .model import Coverage, CoverageStatus, SourceClass
 
@@ -36,9 +36,18 @@ def coverage_of(facts: Facts) -> Coverage:
     kept = _kept.get(number)
     if kept is not None and kept[0]() is facts:
         return kept[1]
-    coverage = _decided(facts)
+    coverage = _of_job(_decided(facts), facts)
     _kept[number] = (weakref.ref(facts, lambda _: _kept.pop(number, None)), coverage)
     return coverage
+
+
+def _of_job(coverage: Coverage, facts: Facts) -> Coverage:
+    """The coverage with what other ranks take counted as taken: a stage of a pipeline needs a part of the keys."""
+    unwanted = facts.ranks.unwanted_on(facts.environment.rank) if facts.ranks is not None else None
+    if unwanted is None:
+        return coverage
+    sources = {key: kind if key in unwanted else SourceClass.OTHER_RANK for key, kind in coverage.sources.items()}
+    return with_status(evolve(coverage, sources=sources))
 
 
 def _decided(facts: Facts) -> Coverage:

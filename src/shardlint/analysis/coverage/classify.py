@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from attrs import evolve
+
 from ...facts import EntryFacts, Facts, ModelFacts, TensorFacts
 from ..contract_globs import exclusions_of
 from ..keys import KeyResolver, config_cuts, is_adapter, layer_counts, list_lengths, root_declaration
+from ..model_config import architectures_of
 from ..ties import wanted_pairs
 from ..wrapper_names import may_be_adapters, without_adapter
 from .evidence import Evidence
@@ -30,12 +33,23 @@ def classified(facts: Facts, model: ModelFacts, filled: Evidence, basis: str, pl
         for name in tensor.aliases
     }
     sources = {key: source_of.classify(key) for key in placeless}
-    incomplete = (
-        TargetClass.UNSUPPORTED_MISSING_TARGET in targets.values()
-        or SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH in sources.values()
+    aside = facts.checkpoint.aside if facts.checkpoint else ()
+    parts = tuple(item.name for item in aside if item.kind == "part")
+    return with_status(
+        Coverage(status=CoverageStatus.COMPLETE, basis=basis, targets=targets, sources=sources, unread_parts=parts)
     )
-    status = CoverageStatus.INCOMPLETE if incomplete else CoverageStatus.COMPLETE
-    return Coverage(status=status, basis=basis, targets=targets, sources=sources)
+
+
+def with_status(coverage: Coverage) -> Coverage:
+    """The coverage with the status that its classes give. One of which nothing was compared stays as it is."""
+    if coverage.status is CoverageStatus.NOT_LOADED:
+        return coverage
+    incomplete = (
+        bool(coverage.unread_parts)
+        or bool({TargetClass.UNSUPPORTED_MISSING_TARGET, TargetClass.SHAPE_MISMATCH} & set(coverage.targets.values()))
+        or SourceClass.UNSUPPORTED_ARCHITECTURAL_MISMATCH in coverage.sources.values()
+    )
+    return evolve(coverage, status=CoverageStatus.INCOMPLETE if incomplete else CoverageStatus.COMPLETE)
 
 
 class _Targets:
@@ -46,6 +60,7 @@ class _Targets:
         self._exclusions = exclusions_of(facts.contract)
         self._ignored = _class_patterns(model, "ignore_on_load_missing")
         self._new_head = heads.is_new
+        self._part = facts.plan.part if facts.plan else ""
         self._adapter = is_adapter(model)
         self._partner: dict[str, list[str]] = {}
         for target, source in wanted_pairs(model, facts.contract).items():
@@ -64,6 +79,8 @@ class _Targets:
             return TargetClass.IGNORED_BY_CLASS
         if self._adapter and may_be_adapters(name):
             return TargetClass.ADAPTER
+        if self._part and not name.startswith(self._part):
+            return TargetClass.NEW_HEAD
         return TargetClass.NEW_HEAD if self._new_head(name) else TargetClass.UNSUPPORTED_MISSING_TARGET
 
 
@@ -148,7 +165,7 @@ class _Heads:
 
     def __init__(self, facts: Facts, model: ModelFacts, filled: Evidence) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
-        named = (stored_config.get("architectures") if stored_config else None) or model.architectures
+        named = architectures_of(stored_config) or model.architectures
         root = root_declaration(model)
         live_type = root.qualified_type if root is not None and is_adapter(model) else model.qualified_type
         other_class = bool(named) and live_type.rpartition(".")[2] not in named

@@ -38,6 +38,7 @@ class SourceClass(enum.Enum):
     CUT_BY_CONFIG = "cut_by_config"
     BEYOND_CONFIG = "beyond_config"
     OTHER_STATE = "other_state"
+    OTHER_RANK = "other_rank"  # another stage of the pipeline takes it
 
 
 class CoverageStatus(enum.Enum):
@@ -54,7 +55,8 @@ class Coverage:
     Every live key with its class, and every stored key without a place with its class.
 
     `basis` is `load-report`, `plan` or `headers`; `missing` and `unexpected` are what nothing explains. `reason` says
-    why nothing could be compared (NOT_LOADED).
+    why nothing could be compared (NOT_LOADED). `unread_parts` are parts of the checkpoint that the folder names and
+    that were not read: with one of them coverage is not complete.
     """
 
     status: CoverageStatus
@@ -62,6 +64,7 @@ class Coverage:
     targets: Mapping[str, TargetClass] = field(factory=dict)
     sources: Mapping[str, SourceClass] = field(factory=dict)
     reason: str = ""
+    unread_parts: tuple[str, ...] = ()
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
@@ -91,6 +94,7 @@ class Coverage:
                 "counts": self.counts(),
                 "missing": self.missing,
                 "unexpected": self.unexpected,
+                "unread_parts": self.unread_parts,
             }
         )
 

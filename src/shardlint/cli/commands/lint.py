@@ -12,14 +12,15 @@ from attrs import evolve, frozen
 from ...report.model import Verdict
 from ...rule import Severity
 from ..base import EXIT_INTERRUPTED, EXIT_OK, Command, option
-from ..heavy_options import WeightChoices, shown_progress, weight_options
+from ..heavy_options import FiniteRange, WeightChoices, shown_progress, weight_options
 from ..interrupts import Interruption
 from ..options import as_of_option, color_option, load, pack_options, packs_of, selection_options, stacked
-from ..output import outputs_of, report_options, reporters_of, write_outputs
+from ..output import outputs_of, report_options, reporters_of, stdout_to_stderr, write_outputs
 from ..targets import TargetRequest, external_option, obtain, target_options
 
 if TYPE_CHECKING:
     from ...api import Session
+    from ...engine.runner import Agree
     from ...facts import Facts
     from ...report.model import Report
     from ...report.options import ReportOptions
@@ -96,7 +97,7 @@ _job_options = stacked(
     option(
         "Job",
         "--rank-timeout",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         default=120.0,
         show_default=True,
         metavar="SECONDS",
@@ -126,6 +127,7 @@ def command(
     require_pack: tuple[str, ...],
     disable_pack: tuple[str, ...],
     reference: str | None,
+    allow_cast: tuple[str, ...],
     sample: float,
     max_memory: int | None,
     weight_report: str | None,
@@ -146,11 +148,17 @@ def command(
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
     if chosen.quiet and chosen.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
-    settings = load(config, isolated)
-    registry = packs_of(settings, require_pack, disable_pack)
+    settings = load(config, isolated, (target, checkpoint, reference))
+    with stdout_to_stderr():
+        registry = packs_of(settings, require_pack, disable_pack)
     outputs = outputs_of(chosen.output_format, settings, reporters_of(registry))
     weights = WeightChoices(
-        reference=reference, sample=sample, max_memory=max_memory, weight_report=weight_report, replicas=replicas
+        reference=reference,
+        allow_cast=allow_cast,
+        sample=sample,
+        max_memory=max_memory,
+        weight_report=weight_report,
+        replicas=replicas,
     )
     session = open_session(
         settings,
@@ -165,8 +173,15 @@ def command(
     with Interruption() as interruption:
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
-            lambda facts, live: _judged(session, facts, weights.apply(facts, live, chosen.rank_timeout), interruption),
+            lambda facts, live, agree: _judged(
+                session,
+                facts,
+                weights.apply(facts, live, settings.checkpoint, chosen.rank_timeout),
+                agree,
+                interruption,
+            ),
             chosen.rank_timeout,
+            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if checkpoint else "no"},
         )
         options = _report_options(chosen)
         with gc_paused():
@@ -182,12 +197,15 @@ def _obtained(request: TargetRequest, session: Session, weights: WeightChoices) 
     return obtain(request, session.registry, session.settings, values=session.wants_values)
 
 
-def _judged(session: Session, facts: Facts, live: LiveTarget | None, interruption: Interruption) -> Report:
+def _judged(
+    session: Session, facts: Facts, live: LiveTarget | None, agree: Agree | None, interruption: Interruption
+) -> Report:
     if live is None or not session.has_heavy_rules:
-        return session.run(facts, live).report
+        with stdout_to_stderr():
+            return session.run(facts, live, agree).report
     interruption.watch()  # until the report is written
-    with shown_progress(evolve(live, stop=interruption.asked)) as limited:
-        return session.run(facts, limited).report
+    with stdout_to_stderr(), shown_progress(evolve(live, stop=interruption.asked)) as limited:
+        return session.run(facts, limited, agree).report
 
 
 def _report_options(chosen: _Choices) -> ReportOptions:

@@ -83,9 +83,10 @@ def command(
     """
     from ...report.ownership import ownership_csv, ownership_json, ownership_text
 
-    settings = load(config, isolated)
+    settings = load(config, isolated, (target, checkpoint))
     registry = packs_of(settings, require_pack, disable_pack)
     facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg), registry, settings)
+    _check_rank(rank, facts, live=bool(target.partition(":")[2]))
     sharding = _matching(_sharding(facts), match)
     if facts.environment.world_size > 1 and facts.environment.rank != rank and target.partition(":")[2]:
         return
@@ -97,6 +98,14 @@ def command(
     else:
         text = ownership_csv(sharding) if output_format == "csv" else ownership_json(sharding)
     write_whole(output, text)
+
+
+def _check_rank(rank: int, facts: Facts, *, live: bool) -> None:
+    """Raise `click.UsageError` for a rank that is not there: nobody would write its table."""
+    place = facts.environment
+    if rank and (rank >= place.world_size if live else rank != place.rank):
+        there = f"a job of {place.world_size}" if live else f"the facts of rank {place.rank}"
+        raise click.UsageError(f"--rank {rank}: expected a rank of this run, got {there}")
 
 
 def _sharding(facts: Facts) -> ShardingFacts:

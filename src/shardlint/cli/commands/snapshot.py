@@ -49,7 +49,7 @@ def command(
 
     if output != "-":
         check_writable(Path(output).expanduser(), f"--output {output}")
-    settings = load(config, isolated)
+    settings = load(config, isolated, (target, checkpoint))
     registry = packs_of(settings, require_pack, disable_pack)
     facts, _ = obtain(TargetRequest(target, checkpoint, contract, arg, external), registry, settings)
     write_whole(output, encode_facts(facts).decode() + "\n")

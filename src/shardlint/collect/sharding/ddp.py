@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...boxes import product, replay
+from ...boxes import Placement, product, replay
 from ...facts import FrozenDict
 from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ...introspect.versioned import UNKNOWN, Missing, first, ints, listed
@@ -49,10 +49,21 @@ def _add(tables: OwnershipTables, wrapper: Any) -> None:
         reshard_after_forward=False,
         is_root=owner == tables.module_name(tables.walk.model),
         one_dtype_only=False,
+        reduced=_reduced(wrapper),
         flags=FrozenDict({name: value for name, value in flags.items() if isinstance(value, bool)}),
         unknown=tuple(missing.names),
     )
     tables.add_unit(facts, records)
+
+
+def _reduced(wrapper: Any) -> int | None:
+    """How many parameters the reducer knows: those that needed a gradient when the wrapper was made."""
+    ask = first(wrapper, "_get_ddp_logging_data")
+    try:
+        count = ask()["num_parameter_tensors"]
+    except Exception:  # a private method of torch
+        return None
+    return count if isinstance(count, int) else None
 
 
 def _reduction(tables: OwnershipTables, wrapper: Any, missing: Missing) -> int:
@@ -75,7 +86,7 @@ def _records(tables: OwnershipTables, tensor: Any, owner: str, unit: int) -> lis
             fqn=name,
             owner=owner,
             unit=unit,
-            domain=tables.domain(layout),
+            domain=tables.domain(layout, (name,)),
             layout=layout,
             identity=tables.identity(tensor),
             dtype=tables.text(tensor.dtype),
@@ -90,13 +101,18 @@ def _records(tables: OwnershipTables, tensor: Any, owner: str, unit: int) -> lis
 
 
 def plain_layout(tables: OwnershipTables, tensor: Any) -> int:
-    """The layout of a tensor that no data-parallel sharding cuts: plain, or a DTensor as it is."""
+    """The layout of a tensor that no data-parallel sharding cuts: plain, a DTensor, or a part with its layout."""
     shape = ints(first(tensor, "shape"))
+    beside = tables.beside.get(id(tensor))
+    if beside is not None:
+        mesh, placements = beside.live_mesh, tables.placements(beside.live_placements)
+        key = ("beside", beside.shape, shape, id(mesh), placements)
+        return tables.layout(key, lambda: _distributed(tables, beside.shape, shape, mesh, placements))
     if shape is None or not is_dtensor(tensor):
         return tables.layout(("plain", shape), lambda: _whole(shape))
-    mesh, placements = mesh_of(tensor), tensor.placements
+    mesh, placements = mesh_of(tensor), tables.placements(tensor.placements)
     local = local_shape(tensor)
-    key = ("dtensor", shape, local, id(mesh), tuple(placements))
+    key = ("dtensor", shape, local, id(mesh), placements)
     return tables.layout(key, lambda: _distributed(tables, shape, local, mesh, placements))
 
 
@@ -108,16 +124,20 @@ def _whole(shape: tuple[int, ...] | None) -> LayoutFacts:
 
 
 def _distributed(
-    tables: OwnershipTables, shape: tuple[int, ...], local: tuple[int, ...] | None, mesh: Any, placements: Any
+    tables: OwnershipTables,
+    shape: tuple[int, ...],
+    local: tuple[int, ...] | None,
+    mesh: Any,
+    placements: tuple[Placement, ...],
 ) -> LayoutFacts:
-    index, kinds = tables.mesh(mesh), tables.placements(placements)
+    index = tables.mesh(mesh)
     facts = LayoutFacts(
         global_shape=shape,
         local_shape=local or (),
         mesh=index,
-        placements=kinds,
+        placements=placements,
         source_mesh=index,
-        source_placements=kinds,
+        source_placements=placements,
         unknown=() if local is not None else ("local_shape",),
     )
     return tables.replayed(facts)

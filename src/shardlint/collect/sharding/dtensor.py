@@ -6,12 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...boxes import OTHER, PARTIAL, REPLICATE, SHARD, STRIDED, Placement
-from ...facts.sharding import MeshFacts
+from ...boxes import OTHER, Placement
+from ...facts import Unknown
+from ...facts.sharding import DENSE, EXPERT, MeshFacts
 from ...introspect.versioned import UNKNOWN, first, ints, known
 
 STORAGE_AXES = ("efsdp", "etp", "edp", "expert_dp", "dp_shard_mod_ep")
 """Names of mesh axes that data-parallel sharding of experts runs along, beside `ep`, `expert` and `ep_*`."""
+
+_KINDS = frozenset(
+    {"dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard", "tp", "tensor", "mp", "cp", "context", "sp", "sequence"}
+    | {"seq", "ulysses", "ring", "pp", "pipeline", "edp", "etp", "efsdp"}
+)
+"""Words in the names of mesh axes by which the kinds of parallelism that do not distribute experts are called."""
 
 
 def is_dtensor(tensor: Any) -> bool:
@@ -43,35 +50,6 @@ def _without_grad(to_local: Any) -> Any:
         return UNKNOWN
 
 
-def placement(live: Any) -> Placement:
-    """One placement. The class name is asked first: a strided shard is a `Shard` up to torch 2.9 and none from 2.10."""
-    name, text = type(live).__name__, repr(live)
-    dim = first(live, "dim")
-    if name == "_StridedShard":
-        return Placement(STRIDED, int(dim), int(live.split_factor), text)
-    if name in ("Shard", "_MaskShard"):
-        return Placement(SHARD, int(dim), None, text)
-    if name == "Replicate":
-        return Placement(REPLICATE, None, None, text)
-    if "Partial" in name:
-        return Placement(PARTIAL, None, None, text)
-    return _stranger(live, dim, text)
-
-
-def _stranger(live: Any, dim: Any, text: str) -> Placement:
-    """A placement of another framework: it may answer `is_shard()` and its like, or be called something like it."""
-    for kind, question in ((SHARD, "is_shard"), (REPLICATE, "is_replicate"), (PARTIAL, "is_partial")):
-        answer = first(live, question)
-        try:
-            if callable(answer) and answer() is True:
-                return Placement(kind, int(dim) if kind == SHARD else None, None, text)
-        except Exception:
-            continue
-    if "shard" in text.lower() and isinstance(dim, int):
-        return Placement(SHARD, dim, None, text)
-    return Placement(OTHER, None, None, text)
-
-
 def mesh_facts(mesh: Any) -> MeshFacts:
     """The facts of a device mesh; what it does not have stays empty."""
     names = known(first(mesh, "mesh_dim_names"))
@@ -82,12 +60,24 @@ def mesh_facts(mesh: Any) -> MeshFacts:
         place = ints(coordinate()) if callable(coordinate) else None
     except Exception:  # a mesh without process group
         place = None
+    axes = tuple(str(name) for name in names) if names else ()
     return MeshFacts(
-        axes=tuple(str(name) for name in names) if names else (),
+        axes=axes,
+        beyond=_beyond(mesh, axes),
         shape=shape,
         ranks=_ranks(table, shape),
         coordinate=place,
         device_type=str(known(first(mesh, "device_type"), "")),
+    )
+
+
+def _beyond(mesh: Any, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes of the mesh that this one was cut from which it leaves out; axes of one rank do not count."""
+    whole = known(first(mesh, "_root_mesh"))
+    names = known(first(whole, "mesh_dim_names")) if whole is not None else None
+    shape = ints(known(first(first(whole, "mesh"), "shape"))) or ()
+    return tuple(
+        str(name) for name, size in zip(names or (), shape, strict=False) if size > 1 and str(name) not in axes
     )
 
 
@@ -113,7 +103,30 @@ def is_expert_axis(name: str) -> bool:
     return name in ("ep", "expert") or name.startswith("ep_")
 
 
-def is_expert(axes: Sequence[str], placements: Sequence[Placement], more: Sequence[str] = ()) -> bool:
-    """Whether a layout is expert-parallel: an expert axis (or one of `more`) in its mesh, and some shard."""
-    named = any(is_expert_axis(axis) or axis in more for axis in axes)
-    return named and any(mark.is_shard for mark in placements)
+def expert_domain(axes: Sequence[str], placements: Sequence[Placement], more: Sequence[str] = ()) -> str | Unknown:
+    """
+    EXPERT for an expert axis (or one of `more`) in the mesh of a layout that has some shard, else DENSE.
+
+    A placement that is not understood is a shard when it calls itself one, and else unknown.
+    """
+    if not any(is_expert_axis(axis) or axis in more for axis in axes):
+        return DENSE
+    if any(mark.is_shard or (mark.kind == OTHER and "Shard" in mark.text) for mark in placements):
+        return EXPERT
+    strange = [mark.text for mark in placements if mark.kind == OTHER]
+    return Unknown(f"what the placement {strange[0]} on an expert axis does is not known") if strange else DENSE
+
+
+def nameless_cut(axes: Sequence[str], placements: Sequence[Placement], more: Sequence[str] = ()) -> str | None:
+    """Along which axis a layout is cut that no convention names: its name or number, None when there is none."""
+    for index, mark in enumerate(placements):
+        name = axes[index] if index < len(axes) else ""
+        known_name = is_expert_axis(name) or name in more or any(word in _KINDS for word in name.lower().split("_"))
+        if (mark.is_shard or mark.kind == OTHER) and not known_name:
+            return name or f"number {index}"
+    return None
+
+
+def names_experts(fqn: str) -> bool:
+    """Whether a parameter belongs to experts that are distributed, by its name: shared ones are dense."""
+    return any(part.endswith("experts") and "shared" not in part for part in fqn.lower().split("."))

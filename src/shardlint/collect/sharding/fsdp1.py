@@ -114,7 +114,7 @@ class _Wrapper:
                     fqn=fqn,
                     owner=self.owner,
                     unit=self.unit,
-                    domain=tables.domain(layout),
+                    domain=tables.domain(layout, (fqn,)),
                     layout=layout,
                     identity=identity,
                     dtype=tables.text(flat.dtype),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -38,9 +38,10 @@ class Fsdp2(UnitCollector):
         """Add every parameter group of every state to the tables."""
         units = list(_units(tables))
         names = {id(unit.state): tables.owner_name(unit.modules) for unit in units}
+        shared = _shared(units)
         for unit in units:
             for index in range(len(unit.groups)):
-                _ParameterGroup(tables, unit, names, index).add()
+                _ParameterGroup(tables, unit, names, index).add(shared)
 
 
 @frozen
@@ -59,6 +60,15 @@ def _units(tables: OwnershipTables) -> Iterator[_Unit]:
             reached.setdefault(id(state), (state, []))[1].append(module.module)
     for state, modules in reached.values():
         yield _Unit(state, tuple(listed(first(state, "_modules"))) or tuple(modules), groups_of(state))
+
+
+def _shared(units: Iterable[_Unit]) -> dict[int, list[Any]]:
+    """The parameters of all groups by the `id` of their sharded tensor, of those that several groups manage."""
+    by_tensor: dict[int, list[Any]] = {}
+    for unit in units:
+        for param in (param for group in unit.groups for param in listed(first(group, "fsdp_params"))):
+            by_tensor.setdefault(id(first(param, "sharded_param")), []).append(param)
+    return {number: params for number, params in by_tensor.items() if len(params) > 1}
 
 
 def state_of(module: Any) -> Any:
@@ -97,8 +107,8 @@ class _ParameterGroup:
         self.mesh_info = first(self.group, "mesh_info")
         self.missing = Missing()
 
-    def add(self) -> None:
-        reader = ParameterReader(self.tables, self.owner, len(self.tables.units), self.mesh_info)
+    def add(self, shared: Mapping[int, list[Any]]) -> None:
+        reader = ParameterReader(self.tables, self.owner, len(self.tables.units), self.mesh_info, shared=shared)
         params = listed(first(self.group, "fsdp_params"))
         self.tables.add_unit(self.facts(), [record for param in params for record in reader.records(param)])
 

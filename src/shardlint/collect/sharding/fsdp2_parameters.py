@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -29,11 +29,21 @@ _ATTRIBUTES = (
 )
 
 
-class ParameterReader:
-    """Reads the managed parameters of one group into ownership records."""
+_NONE: Mapping[int, list[Any]] = {}
 
-    def __init__(self, tables: OwnershipTables, owner: str, unit: int, mesh_info: Any) -> None:
+
+class ParameterReader:
+    """
+    Reads the managed parameters of one group into ownership records.
+
+    `shared` are the parameters of all groups by the `id` of their sharded tensor, where several manage the same one.
+    """
+
+    def __init__(
+        self, tables: OwnershipTables, owner: str, unit: int, mesh_info: Any, *, shared: Mapping[int, list[Any]] = _NONE
+    ) -> None:
         self.tables, self.owner, self.unit, self.mesh_info = tables, owner, unit, mesh_info
+        self.shared = shared
         self.find = tables.walk.find_tensor
 
     def records(self, param: Any) -> list[OwnershipFacts]:
@@ -49,7 +59,10 @@ class ParameterReader:
             tensor, replaced = self.elsewhere(values, tensor)
             walked = None if replaced else self.find(tensor)
         names = self.names(values) if walked is None else walked.names
-        layout, domain, dtype, device = self.kind(values, tensor)
+        if id(tensor) in self.shared:
+            names = self.shared_names(self.shared[id(tensor)])
+        layout, dtype, device = self.kind(values, tensor)
+        domain = tables.domain(layout, names)
         identity, origin = tables.identity(tensor), tables.origin(values.get("_orig_param_uid"))
         tables.managed.add(id(tensor))
         for other in others:
@@ -76,6 +89,20 @@ class ParameterReader:
             for name in (names if len(names) == 1 else dict.fromkeys(names))
         ]
 
+    def shared_names(self, params: Iterable[Any]) -> list[str]:
+        """
+        The names that several units have for one sharded tensor.
+
+        Within a step, and after it where a unit stays unsharded, each unit registers a full copy of its own, so that
+        the walk sees two parameters where there is one.
+        """
+        names: dict[str, None] = {}
+        for values in map(values_of, params):
+            states = (values["sharded_param"], *map(values.get, _OTHER_STATES))
+            walked = next((found for state in states if state is not None and (found := self.find(state))), None)
+            names.update(dict.fromkeys(self.names(values) if walked is None else walked.names))
+        return list(names)
+
     def names(self, values: Mapping[str, Any]) -> list[str]:
         """Every FQN under which the modules of the parameter registered it when they were wrapped."""
         info, told = values["_module_info"], values.get("_param_fqn")
@@ -97,8 +124,8 @@ class ParameterReader:
         adopted = spec is not UNKNOWN and spec == first(tensor, "_spec")
         return (now, False) if adopted else (tensor, now is not tensor)
 
-    def kind(self, values: Mapping[str, Any], tensor: Any) -> tuple[int, str, str, str]:
-        """Layout, domain, dtype and device: the same for most parameters of a model, so looked up by one key."""
+    def kind(self, values: Mapping[str, Any], tensor: Any) -> tuple[int, str, str]:
+        """Layout, dtype and device: the same for most parameters of a model, so looked up by one key."""
         source = values.get("_unsharded_dtensor_spec", values.get("_tp_spec"))  # the former from torch 2.12
         info = values.get("mesh_info", self.mesh_info)  # per parameter from torch 2.12
         local = tensor._local_tensor
@@ -118,7 +145,7 @@ class ParameterReader:
         if kind is None:
             layout = self.layout(values, tensor, info, source)
             texts = self.tables.text(local.dtype), self.tables.text(local.device)
-            kind = self.tables.kinds[key] = (layout, self.tables.domain(layout), *texts)
+            kind = self.tables.kinds[key] = (layout, *texts)
         return kind
 
     def layout(self, values: Mapping[str, Any], tensor: Any, info: Any, source: Any) -> int:

@@ -6,11 +6,11 @@ from typing import Any
 
 from attrs import frozen
 
-from ...facts.sharding import DENSE, EXPERT, LayoutFacts, OwnershipFacts, UnitFacts
+from ...facts.sharding import LayoutFacts, OwnershipFacts, UnitFacts
 from ...introspect.versioned import UNKNOWN, Missing, as_bool, first, ints, known, listed
+from .beside import schedulers
 from .collector import UnitCollector
-from .dtensor import is_expert, local_shape
-from .groups import asked_once
+from .dtensor import local_shape
 from .ownership_tables import OwnershipTables, marks_of
 
 
@@ -21,17 +21,8 @@ class HyperParallel(UnitCollector):
 
     def collect_units(self, tables: OwnershipTables) -> None:
         """Add every module that carries a scheduler, in walk order."""
-        for module in tables.walk.modules:
-            scheduler = vars(module.module).get("hsdp_scheduler")
-            if scheduler is None and _class_has_scheduler(type(module.module)):
-                scheduler = known(first(module.module, "hsdp_scheduler"))
-            if scheduler is not None:
-                _Cell(tables, module.module, scheduler).add()
-
-
-@asked_once
-def _class_has_scheduler(kind: type) -> bool:
-    return any("hsdp_scheduler" in vars(base) for base in kind.__mro__)
+        for module, scheduler in schedulers(tables.walk):
+            _Cell(tables, module, scheduler).add()
 
 
 @frozen
@@ -89,13 +80,12 @@ class _Cell:
         requires_grad = as_bool(first(tensor, "requires_grad"))
         source = _Source.of(param)
         layout = self.layout(param, tensor, source)
-        facts = tables.layouts[layout]
-        axes = tables.meshes[facts.source_mesh].axes if facts.source_mesh is not None else ()
+        fqn = told if isinstance(told, str) and told else f"{self.owner}.param[{index}]"
         return OwnershipFacts(
-            fqn=told if isinstance(told, str) and told else f"{self.owner}.param[{index}]",
+            fqn=fqn,
             owner=self.owner,
             unit=self.unit,
-            domain=EXPERT if is_expert(axes, facts.source_placements) else DENSE,
+            domain=tables.domain(layout, (fqn,)),
             layout=layout,
             identity=identity,
             dtype=tables.text(known(first(tensor, "dtype"), "")),
@@ -106,13 +96,19 @@ class _Cell:
         )
 
     def layout(self, param: Any, tensor: Any, source: _Source) -> int:
-        shape = ints(known(first(param, "_orig_size"))) or ints(known(first(tensor, "shape"))) or ()
+        told = ints(first(param, "_orig_size"))  # of a scalar it is (), which is told as well
+        shape = ints(first(tensor, "shape")) if told is None else told
         local = None if tensor is UNKNOWN else local_shape(tensor)
         facts = LayoutFacts(
-            global_shape=shape,
+            global_shape=shape or (),
             local_shape=local or (),
             source_mesh=self.tables.mesh(source.mesh),
             source_placements=self.tables.placements(source.placements),
-            unknown=("boxes", "mesh", *(() if local is not None else ("local_shape",))),
+            unknown=(
+                "boxes",
+                "mesh",
+                *(("global_shape",) if shape is None else ()),
+                *(("local_shape",) if local is None else ()),
+            ),
         )
         return self.tables.layout(("hyperparallel", facts), lambda: facts)

@@ -78,7 +78,9 @@ def _ask(collector: Any, tables: OwnershipTables, failed: Callable[[Any, BaseExc
     before = tables.position()
     try:
         collector.collect_units(tables)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and the private ones of torch, pytest, asyncio
         tables.forget_since(before)
         if failed is None:
             raise
@@ -91,7 +93,7 @@ def _unmanaged(tables: OwnershipTables, walked: WalkedTensor) -> list[OwnershipF
     requires_grad = bool(first(tensor, "requires_grad"))
     common: dict[str, Any] = {
         "owner": UNMANAGED,
-        "domain": local_domain(requires_grad, tables.domain(layout)),
+        "domain": local_domain(requires_grad, tables.domain(layout, walked.names)),
         "layout": layout,
         "identity": tables.identity(tensor),
         "dtype": tables.text(first(tensor, "dtype")),

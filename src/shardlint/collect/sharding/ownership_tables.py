@@ -8,10 +8,9 @@ from typing import Any
 from attrs import evolve
 
 from ...boxes import Placement, product, replay, shape_of
-from ...facts import EMPTY, FrozenDict
+from ...facts import EMPTY, FrozenDict, Unknown
 from ...facts.sharding import (
     DENSE,
-    EXPERT,
     LOCAL,
     UNTRACKED,
     LayoutFacts,
@@ -23,7 +22,9 @@ from ...facts.sharding import (
 from ...introspect.versioned import UNKNOWN
 from ...introspect.walk import Walk
 from ...names import ROOT, natural_key
-from .dtensor import STORAGE_AXES, is_expert, mesh_facts, placement
+from .beside import layouts_beside
+from .dtensor import STORAGE_AXES, expert_domain, mesh_facts, nameless_cut, names_experts
+from .placements import placement
 
 MARKS = (
     "tensor_model_parallel",
@@ -56,15 +57,16 @@ class OwnershipTables:
         self.units: list[UnitFacts] = []
         self.records: list[OwnershipFacts] = []
         self.managed: set[int] = set()
+        self.beside = layouts_beside(walk)
         self.objects: dict[int, Any] = {}
         self.stand_ins: dict[int, int] = {}
-        self.kinds: dict[Hashable, tuple[int, str, str, str]] = {}
+        self.kinds: dict[Hashable, tuple[int, str, str]] = {}
         self._kept: list[Any] = []
         self._memo: dict[Hashable, int] = {}
         self._texts: dict[Any, str] = {}
         self._placements: dict[Any, tuple[Placement, ...]] = {}
         self._identities: dict[int, int] = {}
-        self._domains: dict[int, str] = {}
+        self._domains: dict[int, tuple[str | Unknown, str | None]] = {}
         self._origins: dict[int, int] = {}
 
     def mesh(self, mesh: Any) -> int | None:
@@ -79,11 +81,10 @@ class OwnershipTables:
 
     def placements(self, items: Any) -> tuple[Placement, ...]:
         """The placements of a live tensor or spec."""
-        try:
-            key = tuple(items)
-            known = self._placements.get(key)
-        except TypeError:
-            return tuple(placement(live) for live in items)
+        key = tuple(items)
+        if any(type(live).__module__.partition(".")[0] != "torch" for live in key):
+            return tuple(placement(live) for live in key)  # equal to strangers is not the same
+        known = self._placements.get(key)
         if known is None:
             known = self._placements[key] = tuple(placement(live) for live in key)
         return known
@@ -117,18 +118,32 @@ class OwnershipTables:
             return evolve(facts, unknown=(*facts.unknown, "boxes"))
         return evolve(facts, boxes=product(dims), replayed_shape=shape_of(dims))
 
-    def domain(self, layout: int) -> str:
-        """DENSE or EXPERT, by the names of the mesh axes and the placements of the layout."""
-        domain = self._domains.get(layout)
-        if domain is None:
-            facts = self.layouts[layout]
-            source, mesh = self._axes(facts.source_mesh), self._axes(facts.mesh)
-            expert = is_expert(source, facts.source_placements, self.extra_axes) or (
-                any(axis in self.storage_axes for axis in (*source, *mesh))
-                and is_expert(mesh, facts.placements, self.storage_axes)
+    def domain(self, layout: int, names: Iterable[str] = ()) -> str | Unknown:
+        """
+        DENSE or EXPERT, by the names of the mesh axes and the placements of the layout.
+
+        `names` are those of the parameter: of experts that are cut along an axis that no convention names, the domain
+        is not known.
+        """
+        known = self._domains.get(layout)
+        if known is None:
+            known = self._domains[layout] = self._domain_of(self.layouts[layout])
+        domain, strange_axis = known
+        if strange_axis is not None and any(map(names_experts, names)):
+            return Unknown(
+                f"it belongs to experts and is cut along the mesh axis {strange_axis}, and nothing says whether that "
+                "distributes experts (expert-axes)"
             )
-            domain = self._domains[layout] = EXPERT if expert else DENSE
         return domain
+
+    def _domain_of(self, facts: LayoutFacts) -> tuple[str | Unknown, str | None]:
+        """The domain of a layout by its axes, and the axis that leaves it open whether experts are distributed."""
+        source, mesh = self._axes(facts.source_mesh), self._axes(facts.mesh)
+        domain = expert_domain(source, facts.source_placements, self.extra_axes)
+        if domain is DENSE and any(axis in self.storage_axes for axis in (*source, *mesh)):
+            domain = expert_domain(mesh, facts.placements, self.storage_axes)
+        cut = facts.source_mesh is not None and domain is DENSE
+        return domain, nameless_cut(source, facts.source_placements, self.extra_axes) if cut else None
 
     def _axes(self, index: int | None) -> tuple[str, ...]:
         return () if index is None else self.meshes[index].axes
@@ -186,11 +201,16 @@ class OwnershipTables:
         The unit's domains and parameter count follow from its records.
         """
         domains: dict[str, list[str]] = {}
+        unknown = ""
         for record in records:
-            domains.setdefault(record.domain, []).append(record.fqn)
+            if not isinstance(record.domain, Unknown):
+                domains.setdefault(record.domain, []).append(record.fqn)
+            elif not unknown:
+                unknown = f"the gradient domain of {record.fqn} is not known: {record.domain.unknown}"
         ordered = {domain: tuple(sorted(domains[domain], key=natural_key)) for domain in sorted(domains)}
         count = len({record.identity for record in records})
-        self.units.append(evolve(unit, domains=FrozenDict(ordered), parameter_count=count))
+        told = FrozenDict(ordered)
+        self.units.append(evolve(unit, domains=told, domain_unknown=unknown, parameter_count=count))
         self.records.extend(records)
 
     def position(self) -> tuple[int, int, set[int]]:
@@ -219,6 +239,6 @@ def marks_of(tensor: Any) -> FrozenDict:
     return FrozenDict({name: values[name] for name in MARKS if isinstance(values.get(name), (bool, int))})
 
 
-def local_domain(requires_grad: bool, domain: str) -> str:
+def local_domain(requires_grad: bool, domain: str | Unknown) -> str | Unknown:
     """The domain of a parameter that no unit manages: LOCAL when it needs no gradient."""
     return domain if requires_grad else LOCAL

@@ -78,6 +78,7 @@ class Compared:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 Unit = list[tuple[Piece, list[Tile]]]
 
 # What one thread needs: its buffer, and the temporaries of casts and of the diagnosis of one tile.
@@ -169,7 +170,7 @@ def drive(
     result = Compared(sampled=options.sample < 1.0)
     started = time.perf_counter()
     try:
-        for counts, done in _in_order(work, pending, thread_count(options), stop):
+        for counts, done in in_order(work, pending, thread_count(options), stop):
             result.add(counts)
             result.bytes += done
             options.beat()
@@ -186,15 +187,13 @@ def drive(
     return result
 
 
-def _in_order(
-    work: Callable[[T], tuple[Counts, int]], pending: Iterator[T], threads: int, stop: threading.Event
-) -> Iterator[tuple[Counts, int]]:
+def in_order(work: Callable[[T], R], pending: Iterator[T], threads: int, stop: threading.Event) -> Iterator[R]:
     """Run the units over threads, a few ahead, and yield their results in the order of the units."""
     if threads == 1:
         yield from map(work, pending)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="shardlint-weights") as pool:
-        waiting: deque[Future[tuple[Counts, int]]] = deque()
+        waiting: deque[Future[R]] = deque()
         try:
             for unit in itertools.islice(pending, 2 * threads):
                 waiting.append(pool.submit(work, unit))

@@ -89,7 +89,9 @@ def pieced(
     runs = sorted(run for block, source in held if (run := _run(block, source, shape)) is not None)
     if len(held) == len(runs) == 1:
         (run,) = runs
-        return TensorSource(key=key, shape=shape, dtype=dtype, path=run.source.path, begin=_position(run))
+        return TensorSource(
+            key=key, shape=shape, dtype=dtype, path=run.source.path, begin=_position(run), stamp=run.source.stamp
+        )
     return Pieced(
         key=key,
         shape=shape,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -31,12 +32,12 @@ from ...checkpoint.dcp_metadata import (
     ints_of,
     read_metadata,
 )
-from ...checkpoint.files import FileRefusedError, inside
+from ...checkpoint.files import FileRefusedError, inside, opened
 from ...checkpoint.inert_pickle import InertObject, Outside, read_stream
 from ..symbolic.blocks import Block
 from ..symbolic.radix import normalise
 from .chunked_tensor import pieced
-from .stored_tensors import ReadError, TensorSource
+from .stored_tensors import ReadError, Stamp, TensorSource
 
 MAX_DESCRIPTION = 1 << 20  # bytes
 _STORAGES = {
@@ -129,7 +130,9 @@ class _ArchiveReader:
                 f"the metadata says {list(chunk.sizes)} {dtype}, {piece.path} has {list(piece.sizes)} {piece.dtype}"
             )
         axes = tuple(normalise([digit]) for digit in zip(chunk.sizes, piece.strides, strict=True))
-        source = TensorSource(key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin)
+        source = TensorSource(
+            key=key, shape=(piece.elements,), dtype=dtype, path=piece.path, begin=piece.begin, stamp=piece.stamp
+        )
         return Block(chunk.offsets, axes, key, piece.offset), source
 
 
@@ -144,6 +147,7 @@ def _dtype(name: str) -> torch.dtype:
 class _Piece:
     path: Path
     begin: int
+    stamp: Stamp
     elements: int
     dtype: torch.dtype
     sizes: tuple[int, ...]
@@ -158,12 +162,15 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
     except FileRefusedError as error:
         raise ReadError(f"{folder / relative}: {error.detail}") from error
     try:
-        with path.open("rb") as stream, zipfile.ZipFile(_Slice(stream, offset, length)) as archive:
+        with (
+            opened(path) as descriptor,
+            io.FileIO(descriptor, closefd=False) as stream,
+            zipfile.ZipFile(_Slice(stream, offset, length)) as archive,
+        ):
+            stamp = Stamp.of(os.fstat(descriptor))
             names = {name.partition("/")[2]: name for name in archive.namelist()}
-            order = archive.read(names["byteorder"]) if "byteorder" in names else b"little"
-            if archive.getinfo(names["data.pkl"]).file_size > MAX_DESCRIPTION:
-                raise ReadError(f"its description has more than {MAX_DESCRIPTION} bytes")
-            described = read_stream(archive.read(names["data.pkl"]))
+            order = _member(archive, names["byteorder"], 16) if "byteorder" in names else b"little"
+            described = read_stream(_member(archive, names["data.pkl"], MAX_DESCRIPTION))
             item = archive.getinfo(names["data/0"])
             stream.seek(offset + item.header_offset)
             header = stream.read(30)
@@ -175,10 +182,19 @@ def _piece(folder: Path, relative: str, offset: int, length: int) -> _Piece:
     begin = offset + item.header_offset + 30 + name_length + extra_length
     if header[:4] != b"PK\x03\x04" or begin + item.file_size > offset + length:
         raise ReadError(f"{path}: at byte {offset}: no saved tensor: its values do not lie where the archive says")
-    return _described(path, described, begin, item.file_size)
+    return _described(path, described, begin, item.file_size, stamp)
 
 
-def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
+def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    """A member, decompressed no further than `limit` bytes, whatever the archive says of its size."""
+    with archive.open(name) as member:
+        data = member.read(limit + 1)
+    if len(data) > limit:
+        raise ReadError(f"{name} has more than {limit} bytes")
+    return data
+
+
+def _described(path: Path, described: Any, begin: int, nbytes: int, stamp: Stamp) -> _Piece:
     """The piece, from `_rebuild_tensor_v2(storage, offset, size, stride, ...)`, or v3, which says the dtype too."""
     if not (isinstance(described, InertObject) and described.called in ("_rebuild_tensor_v2", "_rebuild_tensor_v3")):
         raise ReadError(f"{path}: the saved object is no plain tensor")
@@ -199,6 +215,7 @@ def _described(path: Path, described: Any, begin: int, nbytes: int) -> _Piece:
     return _Piece(
         path=path,
         begin=begin,
+        stamp=stamp,
         elements=elements,
         dtype=dtype,
         sizes=ints_of(sizes),

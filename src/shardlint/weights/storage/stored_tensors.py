@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import threading
 from collections.abc import Mapping
@@ -12,10 +13,13 @@ from types import TracebackType
 import torch
 from attrs import frozen
 
+from ...checkpoint.files import FileRefusedError, opened
+from ...checkpoint.safetensors_header import read_at
 from ...facts import CheckpointFacts, EntryFacts
 from ...loading.planner import loaded_shape
 from ..compare.bits import torch_dtype
 
+_CHANGED = "it changed while it was compared, so that nothing is known of what lies there now"
 _SIX_BITS = ("F6_E2M3", "F6_E3M2")
 
 
@@ -23,12 +27,28 @@ class ReadError(OSError):
     """A file that is shorter than its header says, or that cannot be read. The text names file and position."""
 
 
+@frozen
+class Stamp:
+    """The state of a file: another one under its name, or other bytes in it, give another stamp."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """The stamp of a file from what `stat` says."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 @frozen(kw_only=True)
 class TensorSource:
     """
     One stored tensor: contiguous, row-major, `begin` bytes into the file.
 
-    `opaque` is the format's name of a dtype that torch has not: the elements are then the bytes of its rows.
+    `opaque` is the format's name of a dtype that torch has not: the elements are then the bytes of its rows. `stamp`
+    tells the state of the file that `begin` was read from.
     """
 
     key: str
@@ -37,6 +57,7 @@ class TensorSource:
     path: Path
     begin: int
     opaque: str = ""
+    stamp: Stamp | None = None
 
     @property
     def volume(self) -> int:
@@ -77,7 +98,7 @@ def sources_of(checkpoint: CheckpointFacts, *, opaque: bool = False) -> SourceSe
     """
     folder = Path(checkpoint.path)
     folder = folder if folder.is_dir() else folder.parent
-    starts: dict[str, int] = {}
+    starts: dict[str, tuple[int, Stamp]] = {}
     tensors: dict[str, TensorSource] = {}
     refused: dict[str, str] = {}
     for key, entry in checkpoint.entry_by_key().items():
@@ -91,7 +112,8 @@ def sources_of(checkpoint: CheckpointFacts, *, opaque: bool = False) -> SourceSe
     return SourceSet(tensors=tensors, refused=refused)
 
 
-def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> TensorSource | str:
+def _source(entry: EntryFacts, folder: Path, place: tuple[int, Stamp], opaque: bool) -> TensorSource | str:
+    start, stamp = place
     dtype = torch_dtype(entry.dtype)
     if dtype is None and opaque and entry.dtype in _SIX_BITS and entry.shape and entry.shape[-1] % 4 == 0:
         shape = (*entry.shape[:-1], entry.shape[-1] // 4 * 3)
@@ -102,6 +124,7 @@ def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Tensor
             path=folder / entry.file,
             begin=start + entry.begin,
             opaque=entry.dtype,
+            stamp=stamp,
         )
     if dtype is None:
         return f"the installed torch has no dtype for {entry.dtype}"
@@ -110,27 +133,38 @@ def _source(entry: EntryFacts, folder: Path, start: int, opaque: bool) -> Tensor
     if entry.dtype == "F4" and (not entry.shape or entry.shape[-1] % 2):
         return f"F4 with an odd last dimension, shape {list(entry.shape)}"
     return TensorSource(
-        key=entry.key, shape=loaded_shape(entry), dtype=dtype, path=folder / entry.file, begin=start + entry.begin
+        key=entry.key,
+        shape=loaded_shape(entry),
+        dtype=dtype,
+        path=folder / entry.file,
+        begin=start + entry.begin,
+        stamp=stamp,
     )
 
 
-def data_start(path: Path) -> int:
-    """The position of the first tensor byte of a safetensors file. Raises `ReadError`."""
+def data_start(path: Path) -> tuple[int, Stamp]:
+    """The position of the first tensor byte of a safetensors file, and the file's stamp. Raises `ReadError`."""
     try:
-        with path.open("rb") as stream:
-            head = stream.read(8)
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be opened: {error.strerror or error}") from error
+        with opened(Path(os.path.realpath(path))) as descriptor:
+            stamp = Stamp.of(os.fstat(descriptor))
+            head = read_at(descriptor, 8, 0)
+    except FileRefusedError as error:
+        raise ReadError(f"{path}: cannot be opened: {error.detail}") from error
     if len(head) < 8:
         raise ReadError(f"{path}: shorter than the 8 bytes of a safetensors length")
-    return 8 + int(struct.unpack("<Q", head)[0])
+    return 8 + int(struct.unpack("<Q", head)[0]), stamp
 
 
 class Files:
-    """Open files, each opened once; reads are positioned, so threads share them. A context manager that closes them."""
+    """
+    Open files, each opened once; reads are positioned, so threads share them. A context manager that closes them.
+
+    At the end of the block it raises `ReadError` when a file changed since its tensors were looked up: what was read is
+    then not what lies on the disk.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[Path, int] = {}
+        self._open: dict[Path, tuple[int, Stamp]] = {}
         self._lock = threading.Lock()
 
     def read_into(self, source: TensorSource, buffer: memoryview, start: int) -> None:
@@ -138,29 +172,49 @@ class Files:
         position = source.begin + start
         done = 0
         while done < len(buffer):
-            count = os.preadv(self._descriptor(source.path), [buffer[done:] if done else buffer], position + done)
+            count = os.preadv(self._descriptor(source), [buffer[done:] if done else buffer], position + done)
             if count <= 0:
                 raise ReadError(
                     f"{source.path}: ends at byte {position + done}, {source.key} needs {len(buffer) - done} bytes more"
                 )
             done += count
 
-    def _descriptor(self, path: Path) -> int:
-        found = self._open.get(path)
-        if found is not None:
-            return found
+    def _descriptor(self, source: TensorSource) -> int:
+        known = self._open.get(source.path)
+        if known is not None:
+            return known[0]
         with self._lock:
-            if path not in self._open:
-                try:
-                    self._open[path] = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-                except OSError as error:
-                    raise ReadError(f"{path}: cannot be opened: {error.strerror or error}") from error
-            return self._open[path]
+            if source.path not in self._open:
+                self._open[source.path] = self._opened(source)
+            return self._open[source.path][0]
+
+    def _opened(self, source: TensorSource) -> tuple[int, Stamp]:
+        path = source.path
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would hang
+        except OSError as error:
+            raise ReadError(f"{path}: cannot be opened: {error.strerror or error}") from error
+        status = os.fstat(descriptor)
+        now = Stamp.of(status)
+        if stat.S_ISREG(status.st_mode) and source.stamp in (None, now):
+            return descriptor, now
+        os.close(descriptor)
+        raise ReadError(f"{path}: {_CHANGED}" if stat.S_ISREG(status.st_mode) else f"{path}: not a regular file")
+
+    def check(self) -> None:
+        """Raise `ReadError` when a file is not as it was when it was opened, or another one bears its name."""
+        for path, (descriptor, before) in self._open.items():
+            try:
+                same = before == Stamp.of(os.fstat(descriptor)) == Stamp.of(path.stat())
+            except OSError:
+                same = False
+            if not same:
+                raise ReadError(f"{path}: {_CHANGED}")
 
     def close(self) -> None:
         """Close every file."""
         with self._lock:
-            for descriptor in self._open.values():
+            for descriptor, _ in self._open.values():
                 os.close(descriptor)
             self._open.clear()
 
@@ -170,4 +224,8 @@ class Files:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.close()

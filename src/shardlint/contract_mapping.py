@@ -7,31 +7,9 @@ from typing import Any
 
 import attrs
 
-from .contract import (
-    Contract,
-    ContractError,
-    DataSemantics,
-    Invariant,
-    ParityCase,
-    Probe,
-    Recipe,
-    Replacement,
-    SharedState,
-    TopologyConstraint,
-)
+from .contract import OPEN_FIELDS, SHORT_FORMS, Contract
+from .contract_values import ContractError, setting_of
 from .names import did_you_mean
-
-_PARTS: dict[str, type] = {
-    "probes": Probe,
-    "invariants": Invariant,
-    "shared_state": SharedState,
-    "topology": TopologyConstraint,
-    "parity_cases": ParityCase,
-    "replacements": Replacement,
-    "recipes": Recipe,
-}
-_OPEN = (TopologyConstraint, ParityCase)  # beside the name they take any field
-_SHORT = {Probe: "glob", Replacement: "pattern"}  # what a bare string in place of the mapping means
 
 
 def read_contract(data: Mapping[str, Any], where: str) -> Contract:
@@ -51,12 +29,12 @@ class _Reader:
         self.problems: list[tuple[str, str]] = []
 
     def build(self, kind: type, data: Any, where: str) -> Any:
-        if kind in _SHORT and isinstance(data, str):
-            data = {_SHORT[kind]: data}
+        if kind in SHORT_FORMS and isinstance(data, str):
+            data = {SHORT_FORMS[kind]: data}
         if not isinstance(data, Mapping):
             self.problems.append((where, f"expected a mapping, got {data!r} ({type(data).__name__})"))
             return None
-        if kind in _OPEN:
+        if kind in OPEN_FIELDS:
             data = {"fields": {str(key): value for key, value in data.items() if key != "name"}} | _only(data, "name")
         values = self._values(kind, data, where)
         before = len(self.problems)
@@ -68,7 +46,7 @@ class _Reader:
         return self._construct(kind, values, where)
 
     def _values(self, kind: type, data: Mapping[Any, Any], where: str) -> dict[str, Any]:
-        known = {field.name for field in attrs.fields(kind)}
+        known = {attribute.name: attribute for attribute in attrs.fields(kind)}
         values: dict[str, Any] = {}
         for key, value in data.items():
             name = str(key).replace("-", "_")
@@ -77,12 +55,14 @@ class _Reader:
                 spelt = sorted(map(_spelt, known))
                 hint = did_you_mean(str(key), spelt)
                 self.problems.append((place, f"unknown key{hint}; expected one of {', '.join(spelt)}"))
-            elif kind is Contract and name in _PARTS:
-                values[name] = self._sequence(_PARTS[name], value, place)
-            elif kind is Contract and name == "data":
-                values[name] = None if value is None else self.build(DataSemantics, value, place)
-            else:
+                continue
+            setting = setting_of(known[name]) if kind not in OPEN_FIELDS else None
+            if setting is None or setting.part is None:
                 values[name] = value
+            elif setting.kind == "parts":
+                values[name] = self._sequence(setting.part, value, place)
+            else:
+                values[name] = None if value is None else self.build(setting.part, value, place)
         return values
 
     def _sequence(self, kind: type, value: Any, where: str) -> tuple[Any, ...]:
