@@ -27,6 +27,7 @@ REASONS = {
     ("D210", "TensorFacts.fqn"): "it names the tensor of a size that differs",
     ("D514", "FileFacts.name"): "it names a file, which its kind tells to be no pickle",
     ("D601", "LiveParameter.fqn"): "it names the parameter whose tensors differ",
+    ("D501", "ModelFacts.qualified_type"): "of an adapted model the class inside decides, not the one that wraps it",
     ("D610", "ModuleFacts.qualified_type"): "one trained parameter outside of norms is enough, whatever the others are",
     ("D610", "AdapterFacts.name"): "a label: which adapter is in use and which trains decide, and these are used",
     ("D708", "StateEvent.by"): "who did it decides between two producers only, and there it is used",

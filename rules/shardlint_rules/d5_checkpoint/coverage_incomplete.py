@@ -89,6 +89,14 @@ class _Whole:
         )
 
     @cached_property
+    def assumed(self) -> str:
+        """Which class was assumed because the checkpoint names none; empty when it names one."""
+        heads = self.facts.plan.heads if self.facts.plan else None
+        if heads is None or not heads.assumed:
+            return ""
+        return f" (config.json names no architecture; {heads.stored_class} was assumed)"
+
+    @cached_property
     def side(self) -> SideWords:
         return side_of(self.facts)
 
@@ -156,6 +164,7 @@ class CoverageIncomplete(Rule):
         form = (whole.live if missing else whole.stored).get(key)
         text = _SAYINGS[kind][1].format(key=key, side=whole.side)
         text += f": its conversion fails ({whole.failed[key]})" if key in whole.failed else ""
+        text += "" if missing else whole.assumed
         if kind is TargetClass.NEW_HEAD and whole.coverage.unread_parts:
             text = f"{key} has no source in what was read; not read: {', '.join(whole.coverage.unread_parts)}"
         text += f"; {whole.beside[key]}, which no loader reads, holds it" if missing and key in whole.beside else ""

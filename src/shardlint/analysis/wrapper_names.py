@@ -25,7 +25,7 @@ SAVED_PREFIXES = ("model.", f"{DATA_PARALLEL_SEGMENT}.", "app.model.", "state_di
 PEFT_PREFIXES = ("base_model.model.", "base_model.")
 """What PEFT puts before the names of the model that it wraps, the longest first."""
 
-ORIGINAL_SEGMENTS = frozenset({"base_layer", "original_module"})
+ORIGINAL_SEGMENTS = frozenset({"base_layer", "original_module", "token_adapter"})
 """The segments below which PEFT keeps what a module was before."""
 
 # fmt: off

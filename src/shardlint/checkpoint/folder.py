@@ -22,6 +22,7 @@ from .variants import variants_aside
 
 SINGLE = "model.safetensors"
 GENERATION = "generation_config.json"
+ADAPTER = "adapter_config.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<count>\d+)\.safetensors")
 _LOOKED_FOR = (
@@ -69,6 +70,7 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         raise CheckpointError(f"{path}: expected a checkpoint, found no such file or folder")
     config, config_problems = read_config(folder)
     generation_config, generation_problems = read_config(folder, GENERATION)
+    adapter_config, adapter_problems = read_config(folder, ADAPTER)
     aside = variants_aside(names, variant) if path.is_dir() else ()
     if not path.is_dir():
         choice = _choose_file(folder, path.name)
@@ -83,10 +85,11 @@ def collect_checkpoint(path: Path, *, variant: str | None = None) -> CheckpointF
         facts,
         path=str(path),
         config=config,
-        problems=(*cut, *config_problems, *generation_problems, *facts.problems),
+        problems=(*cut, *config_problems, *generation_problems, *adapter_problems, *facts.problems),
         tokenizer_size=tokenizer_size(folder),
         generation_config=generation_config,
         aside=(*aside, *(parts_aside(folder) if path.is_dir() else ())),
+        adapter_config=adapter_config,
     )
 
 

@@ -1,4 +1,4 @@
-"""Adapters, told by the `peft_config` of a module and the layers that carry their tensors. PEFT is not imported."""
+"""Adapters, told by the `peft_config` of a module and the layers that carry their tensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..introspect.plain import encodable
 from ..introspect.walk import Walk, WalkedModule, text
 from ..introspect.wrappers import registry
 from ..names import below, joined, natural_key
+from .adapter_keys import stored_as
 
 _TASK_MODULES = {
     "SEQ_CLS": ("classifier", "score"),
@@ -64,6 +65,7 @@ def _adapter(walk: Walk, holder: WalkedModule, name: str, config: Any) -> Adapte
             _in_base(alias, base.fqn) for module in inside if _saves(module, name) for alias in module.names
         ),
         keys=tuple(sorted(keys, key=natural_key)),
+        stored_as=stored_as(walk, holder, name, config),
         active=_is_active(walk, holder, name, matched),
         restricted=any(read(config, option) not in (None, (), [], "") for option in _RESTRICTIONS),
     )

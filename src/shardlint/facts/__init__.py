@@ -52,7 +52,7 @@ from .optimizer import (
     TensorSpec,
     layout_text,
 )
-from .plan import LeftoverKey, LoadRemark, PlanFacts, Renaming, RoundTrip, TensorPlan, TiePlan
+from .plan import HeadFacts, LeftoverKey, LoadRemark, PlanFacts, Renaming, RoundTrip, TensorPlan, TiePlan
 from .ranks import RankDifference, RankNames, RanksFacts
 from .runtime import (
     SHARDING_KINDS,
@@ -116,6 +116,7 @@ __all__ = [
     "FileProblem",
     "FrozenDict",
     "GradientFacts",
+    "HeadFacts",
     "HeldTensor",
     "HiddenFacts",
     "IndexFacts",

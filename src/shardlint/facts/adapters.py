@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from .frozen import EMPTY, FrozenDict
+
 
 @frozen(kw_only=True)
 class AdapterFacts:
@@ -17,8 +19,9 @@ class AdapterFacts:
     `layers_pattern`. `rank_patterns` are the names and expressions for which ranks or scales of their own are declared.
     `matched` are the FQNs of the modules that carry the adapter, `matched_parameters` the names (in the base model) of
     the parameters that carry one by themselves, `saved` those of the modules that are trained and saved whole, `keys`
-    the names of its tensors. `restricted` says that layers are chosen or excluded by other options,
-    `active` whether the forward uses the adapter, None when nothing tells.
+    the names of its tensors. `stored_as` gives, by the key under which an adapter file holds it, the name of each
+    tensor that is saved with the adapter; empty where that is not known. `restricted` says that layers are chosen or
+    excluded by other options, `active` whether the forward uses the adapter, None when nothing tells.
     """
 
     name: str
@@ -37,5 +40,6 @@ class AdapterFacts:
     matched_parameters: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    stored_as: FrozenDict = EMPTY
     restricted: bool = False
     active: bool | None = None

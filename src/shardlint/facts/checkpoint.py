@@ -147,7 +147,8 @@ class CheckpointFacts:
     `renames` are the owner's renamings of keys, with what they do here.
     `tokenizer_size` is the number of tokens of the tokenizer next to the weights, None when there is none
     and unknown when one cannot be read;
-    `generation_config` is the folder's `generation_config.json`, None when there is none.
+    `generation_config` is the folder's `generation_config.json`, None when there is none; `adapter_config` its
+    `adapter_config.json`.
 
     In a folder of torch.distributed.checkpoint (`dcp`) an entry is a whole tensor: its `file` is that of its first
     chunk, `begin` 0 and `end` its size. `parts` are the dotted names of the state dicts that such a folder nests.
@@ -167,6 +168,7 @@ class CheckpointFacts:
     tokenizer_size: int | Unknown | None = None
     generation_config: FrozenDict | None = None
     parts: tuple[str, ...] = ()
+    adapter_config: FrozenDict | None = None
     renames: tuple[RenameFacts, ...] = ()
     aside: tuple[AsideFacts, ...] = ()
 

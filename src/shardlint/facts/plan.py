@@ -110,6 +110,23 @@ class RoundTrip:
 
 
 @frozen(kw_only=True)
+class HeadFacts:
+    """
+    What the class that a checkpoint names and the class that loads it do not have in common, of what found no place.
+
+    `stored_class` is the class that the checkpoint names, `assumed` says that it names none and this one was taken.
+    `new` are live names that only the loading class has, `lacking` those that the stored class has as well; `unused`
+    are stored keys that only the stored class has. What is in none of them belongs to neither class.
+    """
+
+    stored_class: str
+    assumed: bool = False
+    new: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
 class Renaming:
     """
     A renaming, as an entry of `checkpoint.renames`, that would give the tensors `names` the stored `keys` as sources.
@@ -131,6 +148,7 @@ class PlanFacts:
     `basis` is `model` (the live module tree) or `config` (a model built on meta from `config.json`). `unread` are
     files that count and could not be read: what they hold is unknown, so missing tensors may lie there.
     `quantization` says which scheme was planned and how, empty without one. `conversions` are those that took part.
+    `heads` is None where nothing is without a place, or a class is not one of the library's.
     `cures` are renamings that would give a source to tensors that have none, found by looking at names and shapes.
     `part` stands before the names of the one module whose checkpoint this is, empty where it is the whole model's.
     """
@@ -147,6 +165,7 @@ class PlanFacts:
     conversions: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     quantization: str = ""
+    heads: HeadFacts | None = None
     cures: tuple[Renaming, ...] = ()
     part: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import random
 import re
 import warnings
@@ -80,6 +81,22 @@ def build_meta_model(checkpoint: CheckpointFacts) -> BuiltModel:
             with _default_dtype(config.dtype):
                 return BuiltModel(model=model, quantizer=_quantizer(checkpoint.config, config, model, config.dtype))
         except Exception as error:  # most need a library or a device that is not here
+            raise _not_built(error) from error
+
+
+def build_like(kind: type, config: Any) -> Any:
+    """
+    Build a model class on meta by the configuration of a live model, which is not changed.
+
+    Raises `PlanUnknownError` when it cannot be built.
+    """
+    import torch
+
+    with _isolated():
+        try:
+            dtype = getattr(config, "dtype", None)
+            return _model(copy.deepcopy(config), kind, dtype if isinstance(dtype, torch.dtype) else torch.float32)
+        except Exception as error:
             raise _not_built(error) from error
 
 

@@ -14,6 +14,7 @@ from ..checkpoint.byte_compare import ByteComparer
 from ..facts import CheckpointFacts, EntryFacts, ModelFacts, PlanFacts, TensorPlan, TiePlan
 from ..facts.checkpoint import TORCH_DTYPES
 from .declared import Declared
+from .heads import heads_of
 from .live_names import from_meta_model
 from .load import ModelLoad, nested_plan
 from .loader import ConfigRefusedError, Loader, PlanUnknownError
@@ -68,8 +69,10 @@ def _with_cures(plan: PlanFacts, again: Callable[[Sequence[tuple[str, str]]], Pl
 
 def _from_model(checkpoint: CheckpointFacts, load: ModelLoad) -> PlanFacts:
     if checkpoint.format == "dcp":
-        return load.nested_plan(checkpoint)
-    return _with_ties_compared(load.follow(checkpoint, _on_meta, _transformers_loader).stored_plan, checkpoint)
+        plan = load.nested_plan(checkpoint)
+    else:
+        plan = _with_ties_compared(load.follow(checkpoint, _on_meta, _transformers_loader).stored_plan, checkpoint)
+    return evolve(plan, heads=heads_of(load.model, plan, checkpoint))
 
 
 def _transformers_loader(model: Any, *, tensors: Mapping[str, Any] | None, **settings: Any) -> Loader:
@@ -125,4 +128,4 @@ def _from_config(
         return nested_plan(checkpoint, from_meta_model(built.model), exclusions, renames)
     rules = TransformersLoader(built.model, quantizer=built.quantizer, live_model=False)
     plan = make_plan(rules, from_meta_model(built.model), checkpoint, exclusions)
-    return _with_ties_compared(plan, checkpoint)
+    return _with_ties_compared(evolve(plan, heads=heads_of(None, plan, checkpoint)), checkpoint)

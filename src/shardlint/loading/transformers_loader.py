@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..analysis.wrapper_names import without_wrappers
+from ..analysis.wrapper_names import without_adapter, without_wrappers
 from ..facts import EntryFacts, LoadRemark, RoundTrip
 from ..facts.checkpoint import TORCH_DTYPES
 from ..names import first_line, natural_key
@@ -241,7 +241,7 @@ class TransformersLoader:
         asked = self._quantizer.param_needs_quantization
         names = [name for name, _ in self._model.named_parameters(remove_duplicate=False)]
         found = guarded("asking what is quantised", lambda: [name for name in names if asked(self._model, name)])
-        return frozenset(without_wrappers(name) for name in found)
+        return frozenset(without_wrappers(without_adapter(name)) for name in found)
 
     def ignored(self) -> Ignored:
         return Ignored(*guarded("reading the ignore lists", self._ignore_lists))

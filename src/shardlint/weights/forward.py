@@ -20,6 +20,7 @@ from ..loading.declared import Declared
 from ..loading.load import FollowedLoad, LoaderOf, ModelLoad
 from ..loading.loader import Loader, PlanUnknownError
 from .conversions import ConversionGroup
+from .excuses import Excuses
 from .packed import is_quantised, repacked
 from .storage.dcp import read_folder
 from .storage.stored_tensors import SourceSet, TensorSource, sources_of
@@ -33,7 +34,8 @@ class Forward:
     The plan with symbolic tensors: `regions` by live name for all that is loaded, `groups` by first live name.
 
     `plan` has the rest: what is missing, ignored, excluded, left over. `refused` gives, by live name, the reason why a
-    tensor cannot be compared.
+    tensor cannot be compared; of those in `computed` nothing stored holds the values. `excuses` are why what has no
+    counterpart needs none.
     """
 
     plan: PlanFacts
@@ -41,6 +43,8 @@ class Forward:
     regions: Mapping[str, SymbolicTensor]
     groups: Mapping[str, ConversionGroup] = field(factory=dict)
     refused: Mapping[str, str] = field(factory=dict)
+    computed: frozenset[str] = frozenset()
+    excuses: Excuses = field(factory=Excuses)
 
 
 def forward(
@@ -113,6 +117,11 @@ def forward_of_folder(
     return _assembled(plan, None, SourceSet(tensors=folder.tensors, refused=folder.refused))
 
 
+def stored_forward(plan: PlanFacts, sources: SourceSet) -> Forward:
+    """The load of a plan in which every tensor comes from one stored one as it is."""
+    return _assembled(plan, None, sources)
+
+
 def _whole(entry: EntryFacts, sources: SourceSet) -> SymbolicTensor:
     source = sources.tensors.get(entry.key)
     if source is None:
@@ -140,8 +149,9 @@ def _assembled(plan: PlanFacts, loader: Loader | None, sources: SourceSet, given
     groups = followed.groups if followed else {}
     refused = dict(followed.refused) if followed else {}
     regions: dict[str, SymbolicTensor] = dict(followed.statistics) if followed else {}
+    made = followed.made_while_loading() if followed else {}
     if followed:
-        refused |= followed.made_while_loading() | followed.repacked()
+        refused |= made | followed.repacked()
     refused.update(_ambiguous(plan))
     for tensor in plan.tensors:
         if tensor.status != "loaded" or tensor.name in groups or tensor.name in refused:
@@ -154,7 +164,9 @@ def _assembled(plan: PlanFacts, loader: Loader | None, sources: SourceSet, given
             regions[tensor.name] = regions[tensor.tied_to]
         elif tensor.status == "tied" and tensor.tied_to in refused:
             refused[tensor.name] = refused[tensor.tied_to]
-    return Forward(plan=plan, sources=sources, regions=regions, groups=groups, refused=refused)
+    return Forward(
+        plan=plan, sources=sources, regions=regions, groups=groups, refused=refused, computed=frozenset(made)
+    )
 
 
 def _ambiguous(plan: PlanFacts) -> dict[str, str]:

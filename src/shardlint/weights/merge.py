@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from ..facts import PlanFacts, TensorPlan
+from ..names import counted
 from .compare.counts import Difference, Tally
 from .compare.diagnose import unravel
 from .coverage import SourceCoverage
@@ -20,6 +21,14 @@ Alike = Mapping[str, Sequence[Sequence[int]]]
 EMPTY: Alike = {}
 INTERRUPTED = "the run was interrupted"
 _EXCLUDED = ("missing-ignored", "missing-excluded")
+
+
+@frozen
+class _Told:
+    """What the load and the ranks tell, which every row of a live tensor needs."""
+
+    forward: Forward
+    parts: Sequence[RankPart]
 
 
 def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) -> Result:
@@ -36,7 +45,7 @@ def merged(forward: Forward, parts: Sequence[RankPart], alike: Alike = EMPTY) ->
         layouts=_layouts(parts),
         errors=tuple((part.rank, part.error) for part in parts if part.error),
         crashed=tuple(part.rank for part in parts if part.crashed),
-        incomplete=why_incomplete(parts),
+        incomplete=why_incomplete(parts) or _uncomparable(rows),
         world_size=len(parts),
         unwritten=unwritten(parts),
         scope=scope_of(forward.sources.tensors),
@@ -60,6 +69,14 @@ def why_incomplete(parts: Sequence[RankPart]) -> str:
     if any(part.sampled for part in parts):
         return "only a sample of the elements was compared, which proves nothing about the rest"
     return ""
+
+
+def _uncomparable(rows: Iterable[Row]) -> str:
+    """Why live tensors cannot be compared at all; empty when all can."""
+    rows = [row for row in rows if row.kind is RowKind.LIVE and row.status is RowStatus.NOT_COMPARED]
+    if not rows:
+        return ""
+    return f"{counted(len(rows), 'tensor')} cannot be compared: {rows[0].reason}"
 
 
 def unwritten(parts: Iterable[RankPart]) -> tuple[tuple[int, str], ...]:
@@ -168,7 +185,7 @@ def _live_rows(forward: Forward, parts: Sequence[RankPart], differ: Mapping[str,
         first = on_ranks[0][1]
         names = [alias for alias in first.names if alias in found] or [name]
         for alias in names:
-            row = _live_row(alias, on_ranks, found.get(alias, Tally()), plans, parts)
+            row = _live_row(alias, on_ranks, found.get(alias, Tally()), plans, _Told(forward, parts))
             yield evolve(row, ranks=tuple(sorted(differ.get(alias, ()))))
 
 
@@ -177,8 +194,9 @@ def _live_row(
     on_ranks: Sequence[tuple[int, LivePart]],
     tally: Tally,
     plans: Mapping[str, TensorPlan],
-    parts: Sequence[RankPart],
+    told: _Told,
 ) -> Row:
+    parts, excuses, computed = told.parts, told.forward.excuses, told.forward.computed
     partial, failed = bool(why_incomplete(parts)), {part.rank for part in parts if part.error}
     expected = sum(live.expected for _, live in on_ranks)
     followed = sum(live.expected for _, live in on_ranks if live.followed)
@@ -190,6 +208,10 @@ def _live_row(
     status = row.status
     if plan is not None and plan.status in _EXCLUDED and not tally.checked:
         status = RowStatus.EXCLUDED
+    elif status is RowStatus.INCOMPLETE and not tally.checked and name in excuses.live and name not in computed:
+        status, reason = RowStatus.EXCLUDED, excuses.live[name]
+    elif status is RowStatus.INCOMPLETE and not tally.checked and name in computed:
+        status = RowStatus.NOT_COMPARED
     elif status is RowStatus.INCOMPLETE and not reason and failed.intersection(rank for rank, _ in on_ranks):
         reason = RANK_FAILED
     elif status is RowStatus.INCOMPLETE and not reason:
@@ -213,8 +235,9 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
         coverage.merge(part.read, part.unknown)
     found = tallies(forward.sources.tensors, parts, "key")
     partial = bool(why_incomplete(parts))
-    excused = _leftovers(forward.plan)
     users = forward.plan.names_by_key()
+    excused = _leftovers(forward.plan) | {key: (why, True) for key, why in forward.excuses.stored.items()}
+    uncompared = _uncompared_sources(users, forward.computed)
     failed = any(part.error for part in parts)
     differ = _differing_sources(parts)
     for key, source in forward.sources.tensors.items():
@@ -222,8 +245,11 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
         read = coverage.volume(key)
         row = count_row(RowKind.CHECKPOINT, key, tally, read == source.volume)
         checked = tally.checked if partial else read or 0
+        told = checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None))
+        if told.status is RowStatus.INCOMPLETE and key in uncompared:
+            told = evolve(told, status=RowStatus.NOT_COMPARED, reason="the live tensor was computed from it")
         yield evolve(
-            checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None)),
+            told,
             checked=checked,
             sources=users.get(key, ()),
             ranks=tuple(sorted(differ.get(key, ()))),
@@ -237,6 +263,11 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
             reason=f"{leftover}; {reason}" if right else reason,
             sources=users.get(key, ()),
         )
+
+
+def _uncompared_sources(users: Mapping[str, Sequence[str]], computed: frozenset[str]) -> set[str]:
+    """Stored keys from which values were computed that nothing stored holds."""
+    return {key for key, names in users.items() if computed.intersection(names)} if computed else set()
 
 
 def _differing_sources(parts: Sequence[RankPart]) -> dict[str, set[int]]:

@@ -18,12 +18,15 @@ class RowStatus(enum.Enum):
     What became of one tensor, worst last.
 
     NON_FINITE: every element is what the checkpoint holds, and some of them are infinite or not a number.
+    NOT_COMPARED: nothing stored holds its values, so nobody can say whether they are right. INCOMPLETE: elements of it
+    have no counterpart, or were not reached, which is wrong.
     """
 
     EXCLUDED = "EXCLUDED"
     EXACT = "EXACT"
     DTYPE_CAST = "DTYPE_CAST"
     NON_FINITE = "NON_FINITE"
+    NOT_COMPARED = "NOT_COMPARED"
     INCOMPLETE = "INCOMPLETE"
     MISMATCH = "MISMATCH"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..analysis.wrapper_names import without_adapter
 from ..facts import EntryFacts
 from ..introspect.walk import Walk, walk
 from ..loading.loader import Converted
@@ -101,7 +102,7 @@ class SymbolicLoader(TransformersLoader):
         names |= {name for aliases, _ in statistics(self._walked) for name in aliases}
         method = getattr(self._quantizer.quantization_config, "quant_method", "the quantiser")
         reason = f"{getattr(method, 'value', method)} quantised it while loading: no stored tensor holds these values"
-        return dict.fromkeys(names, reason)
+        return dict.fromkeys(map(without_adapter, names), reason)
 
     def repacked(self) -> dict[str, str]:
         """Tensors that may be in the order of a kernel, with the reason."""

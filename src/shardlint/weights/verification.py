@@ -10,15 +10,20 @@ import msgspec
 from attrs import evolve, frozen
 
 from ..analysis.contract_globs import exclusions_of
+from ..analysis.wrapper_names import base_name
 from ..checkpoint.folder import collect_checkpoint
 from ..collect.model import model_facts as collect_model_facts
 from ..introspect.walk import walk
 from ..loading.declared import declared_targets, logical_shapes
+from ..loading.heads import heads_of
+from ..loading.live_names import is_adapted
 from ..loading.loader import PlanUnknownError
 from ..names import first_line
 from ..ranks.exchange import Exchange, RankError
 from . import replicas
+from .adapter_forward import forward_of_adapter
 from .compare.threads import Options
+from .excuses import excuses_of
 from .forward import Forward, forward, forward_of_folder
 from .merge import INTERRUPTED, merged, unwritten
 from .options import VerifyOptions
@@ -142,10 +147,15 @@ class _Verification:
         facts = load.model_facts or collect_model_facts(walked)
         declared = declared_targets(walked, load.contract, self.options.external)
         exclusions = exclusions_of(load.contract)
+        shapes = logical_shapes(walked, load.contract)
+        shards = shards_of(self.model, self.options.external, shapes)
+        if checkpoint.format == "adapter":
+            return _Local(forward_of_adapter(facts, checkpoint), shards)
         follow = forward_of_folder if checkpoint.format == "dcp" else forward
         plan = follow(self.model, facts, checkpoint, renames=load.renames, exclusions=exclusions, declared=declared)
-        shapes = logical_shapes(walked, load.contract)
-        return _Local(plan, shards_of(self.model, self.options.external, shapes))
+        with_heads = evolve(plan.plan, heads=heads_of(self.model, plan.plan, checkpoint))
+        plan = evolve(plan, plan=with_heads, excuses=excuses_of(facts, checkpoint, with_heads, load.contract))
+        return _Local(plan, tuple(map(_in_base, shards)) if is_adapted(self.model) else shards)
 
     def _compare(self, local: _Local, followed: frozenset[str]) -> None:
         worker = Worker(local.forward, self.comparing, self.exchange.rank)
@@ -210,6 +220,11 @@ class _Verification:
             )
         except OSError as error:
             self.part.unwritten = first_line(error)
+
+
+def _in_base(shard: Shard) -> Shard:
+    """The shard by the names that its tensor has in the base model, as load plans have them."""
+    return evolve(shard, names=tuple(dict.fromkeys(base_name(name) or name for name in shard.names)))
 
 
 def _failed(parts: Sequence[RankPart]) -> Result:

@@ -12,7 +12,7 @@ from ..contract_globs import exclusions_of
 from ..keys import KeyResolver, config_cuts, is_adapter, layer_counts, list_lengths, root_declaration
 from ..model_config import architectures_of
 from ..ties import wanted_pairs
-from ..wrapper_names import may_be_adapters
+from ..wrapper_names import may_be_adapters, without_adapter
 from .evidence import Evidence
 from .model import Coverage, CoverageStatus, SourceClass, TargetClass
 
@@ -95,6 +95,8 @@ class _StoredKeys:
         self._resolver = KeyResolver(model)
         self._derived = {name for buffer in model.buffers if not buffer.persistent for name in buffer.aliases}
         self._entries = {entry.key: entry for entry in checkpoint.entries} if checkpoint else {}
+        plan = facts.plan
+        self._renamed = {leftover.key: leftover.renamed for leftover in plan.leftovers} if plan else {}
         names = model.state_dict_keys()
         self._lengths = list_lengths(names)
         stored_config = checkpoint.config if checkpoint else None
@@ -116,7 +118,7 @@ class _StoredKeys:
 
     def _beyond(self, key: str) -> SourceClass | None:
         """Whether the key belongs to a layer that the configuration of the live model cut off."""
-        for name in self._resolver.variants(key):
+        for name in (*self._resolver.variants(key), *self._resolver.variants(self._renamed.get(key, key))):
             for prefix, length in list_lengths([name]).items():
                 live = self._lengths.get(prefix, 0)
                 if live and length > live and live in self._cuts:
@@ -164,26 +166,41 @@ class _Heads:
     def __init__(self, facts: Facts, model: ModelFacts, filled: Evidence) -> None:
         stored_config = facts.checkpoint.config if facts.checkpoint else None
         named = architectures_of(stored_config) or model.architectures
-        other_class = bool(named) and model.qualified_type.rpartition(".")[2] not in named
         root = root_declaration(model)
+        live_type = root.qualified_type if root is not None and is_adapter(model) else model.qualified_type
+        other_class = bool(named) and live_type.rpartition(".")[2] not in named
         self._prefix = f"{root.base_model_prefix}." if root else "."
-        names = model.state_dict_keys()
-        self._children = {name.partition(".")[0] for name in names}
-        self._stored = other_class and root is not None and root.base_model_prefix != ""
-        self._stored = self._stored and _is_filled(self._base(names), filled)
+        names = list(model.state_dict_keys())
+        if is_adapter(model):
+            names = [name for name in names if not may_be_adapters(name)]
+        self._children = {without_adapter(name).partition(".")[0] for name in names}
+        self._filled = _is_filled(self._base(names), filled)
+        self._stored = other_class and root is not None and root.base_model_prefix != "" and self._filled
         self._live = self._stored and root is not None and root.base_model_present
+        heads = facts.plan.heads if facts.plan else None
+        self._compared = heads is not None
+        self._new = frozenset(heads.new) if heads else frozenset()
+        self._lacking = frozenset(heads.lacking) if heads else frozenset()
+        self._unused = frozenset(heads.unused) if heads else frozenset()
 
     def _base(self, names: Iterable[str]) -> list[str]:
         """Return the names of the base; all of a model that is the base itself."""
         names = list(names)
-        return [name for name in names if name.startswith(self._prefix)] or names
+        return [name for name in names if without_adapter(name).startswith(self._prefix)] or names
 
     def is_new(self, name: str) -> bool:
         """Whether the live name belongs to a head that the checkpoint's class does not have."""
+        name = without_adapter(name)
+        if name in self._lacking:
+            return False
+        if name in self._new:
+            return self._filled
         return self._live and not name.startswith(self._prefix)
 
     def is_unused(self, key: str) -> bool:
         """Whether the stored key belongs to a head that the live class does not have."""
+        if self._compared:
+            return self._filled and key in self._unused
         return self._stored and not key.startswith(self._prefix) and key.partition(".")[0] not in self._children
 
 
