@@ -243,21 +243,17 @@ def lint(
     """
     Lint a live model (a module, or a `Target` that says everything) and return the report.
 
-    `external` describes tensors outside the module (`shardlint.weights.ExternalState`).
+    `external` describes tensors outside the module (`shardlint.weights.ExternalState`), `trace` is what
+    `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 check it. `config` is settings, the path
+    of a file, False for none, or None for the nearest file above the working directory. `select`, `extend_select`,
+    `ignore` and `severity` work as on the command line and beat the file.
 
-    `trace` is what `with shardlint.trace(model, optimizer) as t:` gave: the rules of phase D7 check it.
+    Findings never raise: call `report.raise_for_errors()`. In a running distributed job every rank must call it: the
+    ranks are compared, and each gets the same report. A rank waits `rank_timeout` seconds for the others, and then
+    raises `shardlint.ranks.job.JobError` naming those that failed or did not come. With 0 this rank lints for itself.
 
-    `config` is settings, the path of a file, False for none, or None for the nearest file above the working
-    directory. `select`, `extend_select`, `ignore` and `severity` work as on the command line and beat the file.
-    Findings never raise: call `report.raise_for_errors()`. Without a model and without a checkpoint there is nothing
-    to judge: that is a `TargetError`.
-
-    In a running distributed job every rank must call it: the ranks are compared, and each gets the same report. A rank
-    waits `rank_timeout` seconds for the others, and then raises `shardlint.ranks.job.JobError` naming those that
-    failed or did not come. With 0 this rank lints for itself.
-
-    Raises `TypeError` for arguments of the wrong kind, `ConfigError` and `SelectionError` for settings and selectors
-    that cannot be followed.
+    Raises `TypeError` for arguments of the wrong kind, `TargetError` without a model and without a checkpoint,
+    `ConfigError` and `SelectionError` for settings and selectors that cannot be followed.
     """
     target = _target(
         model,

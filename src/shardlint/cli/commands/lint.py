@@ -19,12 +19,17 @@ from ..output import outputs_of, report_options, reporters_of, stdout_to_stderr,
 from ..targets import TargetRequest, external_option, obtain, target_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...api import Session
+    from ...config import Settings
     from ...engine.runner import Agree
     from ...facts import Facts
+    from ...plugins.registry import Registry
     from ...report.model import Report
     from ...report.options import ReportOptions
     from ...target import LiveTarget
+    from ..output import Output
 
 _EXAMPLES = (
     ("shardlint lint train.py:build_model --checkpoint ckpt/", "the model that a function builds, and its checkpoint"),
@@ -140,11 +145,6 @@ def command(
     TARGET is a builder (package.module:callable or path/file.py:callable) that returns a module or a
     shardlint.Target, a checkpoint folder or file, a facts file, or - for facts from standard input.
     """
-    from ...api import open_session
-    from ...engine.selection import flag_layer
-    from ...introspect.attributes import gc_paused
-    from ...ranks.job import lint_in_job
-
     chosen = _Choices(**choices)  # type: ignore[arg-type] # click gives what the options above declare
     if chosen.quiet and chosen.verbose:
         raise click.UsageError("--quiet and --verbose exclude each other")
@@ -160,28 +160,44 @@ def command(
         weight_report=weight_report,
         replicas=replicas,
     )
-    session = open_session(
+    session = _session(chosen, settings, registry, heavy=chosen.heavy or weights.asks)
+    return _linted(TargetRequest(target, checkpoint, contract, arg, external), session, weights, chosen, outputs)
+
+
+def _session(chosen: _Choices, settings: Settings, registry: Registry, *, heavy: bool) -> Session:
+    from ...api import open_session
+    from ...engine.selection import flag_layer
+
+    return open_session(
         settings,
         registry=registry,
         layers=(flag_layer(chosen.select, chosen.extend_select, chosen.ignore, chosen.severity),),
         fail_level=_fail_level(chosen.fail_level),
-        heavy=chosen.heavy or weights.asks,
+        heavy=heavy,
         today=chosen.as_of,
         suppress=not chosen.no_suppressions,
     )
-    request = TargetRequest(target, checkpoint, contract, arg, external)
+
+
+def _linted(
+    request: TargetRequest, session: Session, weights: WeightChoices, chosen: _Choices, outputs: Sequence[Output]
+) -> int:
+    """Lint with every rank of the job, write the report, and return the exit status."""
+    from ...introspect.attributes import gc_paused
+    from ...ranks.job import lint_in_job
+
     with Interruption() as interruption:
         job = lint_in_job(
             functools.partial(_obtained, request, session, weights),
             lambda facts, live, agree: _judged(
                 session,
                 facts,
-                weights.apply(facts, live, settings.checkpoint, chosen.rank_timeout),
+                weights.apply(facts, live, session.settings.checkpoint, chosen.rank_timeout),
                 agree,
                 interruption,
             ),
             chosen.rank_timeout,
-            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if checkpoint else "no"},
+            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if request.checkpoint else "no"},
         )
         options = _report_options(chosen)
         with gc_paused():
