@@ -12,7 +12,7 @@ from attrs import field, frozen
 from shardlint import Facts, NotEvaluated
 from shardlint.analysis.model_config import EXPERT_COUNTS, is_whole_number, own_number, whole_numbers
 from shardlint.analysis.wrapper_names import base_name
-from shardlint.facts import ModelFacts, PartConfig, TensorFacts, known
+from shardlint.facts import ModelFacts, ModuleFacts, PartConfig, TensorFacts, known
 from shardlint.names import below, counted, joined
 
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed_tokens|word_embeddings|wte|shared)\.weight$")
@@ -53,7 +53,7 @@ class ConfigPart:
     fqn: str
     qualified_type: str
     parameters: tuple[tuple[str, TensorFacts], ...]
-    classes: Mapping[str, str]
+    classes: Mapping[str, ModuleFacts]
     no_split: tuple[str, ...]
 
     @classmethod
@@ -68,16 +68,17 @@ class ConfigPart:
             if below(alias, fqn)
         )
         inside = {
-            alias.removeprefix(start) if alias != fqn else "": module.qualified_type
+            alias.removeprefix(start) if alias != fqn else "": module
             for module in model.modules
             for alias in module.aliases
             if below(alias, fqn)
         }
+        root = inside.get("")
         declared = (item.no_split_modules for item in model.declarations if item.fqn == fqn)
         return cls(
             config=config,
             fqn=fqn,
-            qualified_type=inside.get("", model.qualified_type),
+            qualified_type=model.qualified_type if root is None else root.qualified_type,
             parameters=tuple((name, tensor) for name, tensor in named if name is not None),
             classes=inside,
             no_split=next(declared, ()),
@@ -87,7 +88,7 @@ class ConfigPart:
 def sizes_of(part: ConfigPart, facts: Facts) -> Iterator[Size]:
     """Every size that both the configuration and the tensors of the part say."""
     yield from _embeddings(part, facts)
-    yield from _layers(part, facts.environment.world_size)
+    yield from _layers(part, facts)
     yield from _heads(part)
     yield from _experts(part)
 
@@ -127,10 +128,12 @@ def _too_many(tokens: int, rows: int) -> str:
 
 
 def _token_ids(part: ConfigPart, facts: Facts, embedding: TensorFacts) -> Iterator[Size]:
-    generation = facts.checkpoint.generation_config if facts.checkpoint is not None else None
     vocabulary = own_number(part.config, "vocab_size")
-    if generation is None or whole_numbers(part.config, "vocab") - {vocabulary}:
+    if facts.checkpoint is None or whole_numbers(part.config, "vocab") - {vocabulary}:
         return  # with several vocabularies it is not known which one an id is of
+    generation = known(facts.checkpoint.generation_config)
+    if generation is None:
+        return
     rows = embedding.shape[0]
     for name in _TOKEN_IDS:
         ids = _ids(generation.get(name))
@@ -142,7 +145,7 @@ def _token_ids(part: ConfigPart, facts: Facts, embedding: TensorFacts) -> Iterat
             yield Size(embedding.fqn, f"generation:{name}", functools.partial(str, text), evidence)
 
 
-def _layers(part: ConfigPart, world_size: int) -> Iterator[Size]:
+def _layers(part: ConfigPart, facts: Facts) -> Iterator[Size]:
     config = part.config
     wanted = own_number(config, *_LAYERS)
     blocks = _blocks(part)
@@ -157,7 +160,7 @@ def _layers(part: ConfigPart, world_size: int) -> Iterator[Size]:
     def difference() -> str:
         if wanted <= len(indices) <= wanted + extra:
             return ""
-        if world_size > 1:
+        if facts.environment.world_size > 1:
             raise NotEvaluated(f"{len(indices)} of {counted(wanted, 'layer')} are here, as on a stage of a pipeline")
         return f"the configuration says {counted(wanted, 'layer')}, found {len(indices)}"
 
@@ -225,8 +228,8 @@ def _blocks(part: ConfigPart) -> dict[str, list[int]]:
     if not part.qualified_type.endswith(("ForCausalLM", "LMHeadModel")):
         return {}
     indices: dict[str, list[int]] = {}
-    for fqn, kind in part.classes.items():
+    for fqn, module in part.classes.items():
         match = _BLOCK.fullmatch(fqn)
-        if match and kind.rpartition(".")[2] in part.no_split:
+        if match and module.qualified_type.rpartition(".")[2] in part.no_split:
             indices.setdefault(match["prefix"], []).append(int(match["index"]))
     return indices

@@ -310,10 +310,15 @@ def snapshot(
     data: DataPipeline | None = None,
     trace: Any = None,
     external: ExternalState | None = None,
+    source: Mapping[str, Any] | None = None,
     config: Settings | str | Path | Literal[False] | None = None,
     name: str = "",
 ) -> Facts:
-    """Collect the facts of a live model (a module or a `Target`) without judging them."""
+    """
+    Collect the facts of a live model (a module or a `Target`) without judging them.
+
+    `source` says where the model comes from, in plain values, which stay with its inventory (`facts.model.source`).
+    """
     target = _target(
         model,
         Target(
@@ -324,6 +329,7 @@ def snapshot(
             data=data,
             trace=trace,
             external=external,
+            source=source,
             name=name,
         ),
     )
@@ -377,6 +383,7 @@ def collect_options(
         declared_in="the configuration file" if settings.file is None else str(settings.file),
         packs=registry,
         expert_axes=settings.expert_axes,
+        phases=settings.invariant_phases,
         renames=settings.checkpoint.renames,
         allow_overlay=settings.checkpoint.allow_overlay,
         values=values,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 from attrs import field, frozen
 
-from .facts import Facts, FrozenDict, Section, Unknown
+from .facts import Facts, FrozenDict, Section, Unknown, known
 from .facts import NotEvaluated as NotEvaluated  # noqa: PLC0414 - part of the vocabulary of this module
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Finding:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise TypeError(f"{self.code}: a finding's {name} must be {kind.__name__}, got {value!r}")
-        if not all(isinstance(rank, int) for rank in self.ranks):
+        if not all(isinstance(known(rank), int) for rank in self.ranks):
             raise TypeError(f"{self.code}: a finding's ranks must be integers, got {self.ranks!r}")
         if self.owner is not None and not isinstance(self.owner, str):
             raise TypeError(f"{self.code}: a finding's owner must be str or None, got {self.owner!r}")

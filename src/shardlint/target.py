@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ from attrs import asdict, evolve, field, frozen
 from .facts import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .contract import Contract, DataPipeline
 
@@ -28,7 +29,8 @@ class Target:
     `load_info` is what `from_pretrained(..., output_loading_info=True)` returned beside the model, or any mapping
     with the keys missing_keys, unexpected_keys and (optionally) loaded_keys, mismatched_keys, error_msgs.
     `checkpoint` is a folder or file. `contract` wins over any provider. `trace` is what `shardlint.trace` gave.
-    `external` describes tensors outside the module (`shardlint.weights.ExternalState`).
+    `external` describes tensors outside the module (`shardlint.weights.ExternalState`). `source` says where the model
+    comes from (a commit, a recipe): plain values that stay with its inventory, and are compared with it.
     """
 
     model: Any = None
@@ -39,6 +41,7 @@ class Target:
     data: DataPipeline | None = None
     trace: Any = None
     external: Any = None
+    source: Mapping[str, Any] | None = None
     name: str = ""
 
 
@@ -129,6 +132,8 @@ def check_target(target: Target) -> None:
         raise wrong_argument("optimizer", "an optimizer, or several in a list or mapping", optimizer)
     if data is not None and not isinstance(data, DataPipeline):
         raise wrong_argument("data", "a shardlint.contract.DataPipeline", data)
+    if target.source is not None and not isinstance(target.source, Mapping):
+        raise wrong_argument("source", "a mapping of plain values", target.source)
     check_external(target.external)
 
 

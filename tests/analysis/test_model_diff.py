@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
+import shardlint
+from shardlint import FrozenDict
 from shardlint.analysis.model_diff import KINDS, ModelDifference, diff_models
 from shardlint.collect.model import model_facts
+from shardlint.facts.codec import decode_facts, encode_facts
 from shardlint.introspect.walk import walk
 
 
@@ -123,3 +126,14 @@ def test_only_what_was_removed_is_told(names):
     assert {item.fqn for item in found if item.kind == "module-removed"} == set(names)
     assert all(item.fqn.split(".")[0] in names for item in found if item.kind == "tensor-removed")
     assert [item.kind for item in found] == sorted((item.kind for item in found), key=KINDS.index)
+
+
+def test_where_a_model_comes_from_stays_with_its_inventory():
+    before = shardlint.snapshot(nn.Linear(1, 1), source={"commit": "abc", "recipe": {"name": "base"}}, config=False)
+    again = decode_facts(encode_facts(before))
+    assert again.model.source == before.model.source == FrozenDict(commit="abc", recipe=FrozenDict(name="base"))
+    target = shardlint.Target(model=nn.Linear(1, 1), source={"commit": "abc", "recipe": {"name": "wide"}})
+    (difference,) = diff_models(before.model, shardlint.snapshot(target, config=False).model)
+    assert difference == ModelDifference(kind="source", fqn="recipe.name", before="base", after="wide")
+    with pytest.raises(TypeError, match="source: expected a mapping"):
+        shardlint.snapshot(nn.Linear(1, 1), source="abc", config=False)

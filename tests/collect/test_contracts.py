@@ -8,9 +8,11 @@ import torch
 from attrs import frozen
 from torch import nn
 
+import shardlint
 from shardlint import FrozenDict, Target
 from shardlint.collect import CollectOptions, TargetError, collect
 from shardlint.collect.contracts import find_contract, queries
+from shardlint.config import ConfigError
 from shardlint.contract import (
     Contract,
     DataPipeline,
@@ -195,10 +197,10 @@ def test_a_malformed_declaration_is_a_problem_for_each_field():
     ]
 
 
-def outcome_of(checker, phase="structure", runtime=False, model=None):
+def outcome_of(checker, phase="structure", phases=(), model=None):
     contract = Contract(invariants=[Invariant(name="a", checker=checker, phase=phase)])
     facts = collect(
-        Target(model=nn.Linear(1, 1) if model is None else model, contract=contract), CollectOptions(runtime=runtime)
+        Target(model=nn.Linear(1, 1) if model is None else model, contract=contract), CollectOptions(phases=phases)
     )
     (found,) = facts.contract.invariants
     return found
@@ -288,8 +290,26 @@ def test_phases():
     assert outcome_of(lambda model: True, phase="teardown").status == "unsupported-phase"
     assert outcome_of(lambda model: True, phase="runtime").status == "not-evaluated"
     assert "only when asked for" in outcome_of(lambda model: True, phase="runtime").error
-    assert outcome_of(lambda model: False, phase="runtime", runtime=True).status == "failed"
+    assert outcome_of(lambda model: False, phase="runtime", phases=("runtime",)).status == "failed"
     assert outcome_of(lambda model: True, phase="checkpoint").status == "passed"
+
+
+def test_the_phases_of_invariants_can_be_chosen(tmp_path):
+    left_out = outcome_of(lambda model: False, phase="checkpoint", phases=("structure", "runtime"))
+    assert (left_out.status, left_out.error) == (
+        "not-evaluated",
+        "invariants of structure, runtime alone were asked for",
+    )
+    assert outcome_of(lambda model: False, phase="teardown", phases=("structure",)).status == "unsupported-phase"
+    file = tmp_path / "shardlint.yaml"
+    file.write_text("invariant-phases: [checkpoint]\n")
+    phases = ("structure", "checkpoint")
+    contract = Contract(invariants=[Invariant(name=phase, phase=phase, checker=lambda model: True) for phase in phases])
+    facts = shardlint.snapshot(nn.Linear(1, 1), contract=contract, config=file)
+    assert [item.status for item in facts.contract.invariants] == ["not-evaluated", "passed"]
+    file.write_text("invariant-phases: [checkpiont]\n")
+    with pytest.raises(ConfigError, match="checkpiont"):
+        shardlint.snapshot(nn.Linear(1, 1), config=file)
 
 
 def test_checkers_by_import_path():

@@ -263,8 +263,7 @@ report: text
         "shardlint.yaml:22:50: contract.topology[0].divides: expected a number or a configuration key,"
         " got an empty list",
         "shardlint.yaml:23:17: contract.shared-state: expected a list, got 'kv'",
-        "shardlint.yaml:24:24: checkpoint.renames[0]: expected the key 'to' (a key or pattern),"
-        " got a mapping without it",
+        "shardlint.yaml:24:24: checkpoint.renames[0]: expected the key 'to' (a replacement), got a mapping without it",
         "shardlint.yaml:25:17: packs.local[0]: expected a path relative to this file, got nothing",
         "shardlint.yaml:26:9: report: expected a mapping, got 'text'",
     ]
@@ -577,7 +576,7 @@ def test_the_template_is_valid_and_so_is_everything_in_its_comments(folder):
     full = load_settings(folder)
     assert len(full.suppressions) == 1
     assert full.contract["probes"][0]["glob"] == "model.embed_tokens.weight"
-    assert full.checkpoint.renames == (("transformer.*", "model.*"),)
+    assert full.checkpoint.renames == (("^transformer\\.", "model."), (r"^(h\.\d+\.)mlp\.c_fc\.", r"\1mlp.fc1."))
     Path("../shardlint-base.yaml").unlink()
 
 

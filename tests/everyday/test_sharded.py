@@ -146,7 +146,7 @@ def fully_sharded_in_two_dimensions():
     return stepped(model, adamw(model), TOKENS)
 
 
-@everyday(says=("D308",), because="the stock gradient-norm clipping raises for parameters on two meshes")
+@everyday
 def tensor_parallel_below_fully_sharded():
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
+from shardlint.facts import DataStageFacts
 
 
 class ForwardFieldCollision(Rule):
@@ -31,19 +32,20 @@ class ForwardFieldCollision(Rule):
 
     noun = "forward field"
 
-    def subjects(self, facts: Facts) -> Iterable[tuple[str, list[str]]]:
-        claims: dict[str, list[str]] = {}
+    def subjects(self, facts: Facts) -> Iterable[tuple[str, list[DataStageFacts]]]:
+        claims: dict[str, list[DataStageFacts]] = {}
         for stage in facts.require(Section.DATA).stages:
             for name in dict.fromkeys(stage.fields):
-                claims.setdefault(name, []).append(stage.name)
+                claims.setdefault(name, []).append(stage)
         return claims.items()
 
-    def judge(self, subject: tuple[str, list[str]], facts: Facts) -> Iterator[Finding]:
+    def judge(self, subject: tuple[str, list[DataStageFacts]], facts: Facts) -> Iterator[Finding]:
         name, stages = subject
         if len(stages) > 1:
+            names = [stage.name for stage in stages]
             yield self.finding(
                 subject=name,
                 kind=SubjectKind.FIELD,
-                message=f"expected one stage to claim the forward field {name!r}, found {', '.join(stages)}",
-                evidence={"stages": stages},
+                message=f"expected one stage to claim the forward field {name!r}, found {', '.join(names)}",
+                evidence={"stages": names},
             )

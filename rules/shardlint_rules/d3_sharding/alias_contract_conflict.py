@@ -8,7 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.facts import OwnershipFacts, ShardingFacts
+from shardlint.facts import OwnershipFacts, ShardingFacts, known
 from shardlint.names import listed, ordered
 
 from ._layouts import live
@@ -121,7 +121,7 @@ def _gathered_twice(sharding: ShardingFacts, records: list[OwnershipFacts]) -> b
 
 def _groups(sharding: ShardingFacts) -> Iterator[list[OwnershipFacts]]:
     """The records of each parameter, by what it was before wrapping where that is known."""
-    origins = {record.identity: record.origin for record in sharding.parameters if record.origin is not None}
+    origins = {record.identity: record.origin for record in sharding.parameters if known(record.origin) is not None}
     groups: dict[tuple[str, int], list[OwnershipFacts]] = {}
     for record in live(sharding.parameters):
         origin = origins.get(record.identity)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from shardlint import WHOLE, Facts, Finding, FrozenDict, NotEvaluated, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.model_config import architectures_of, model_type_of
 from shardlint.analysis.prefixes import prefix_change
-from shardlint.facts import PlanFacts
+from shardlint.facts import LeftoverKey, PlanFacts
 from shardlint.names import listed
 from shardlint_rules._files import WHOLE_CHECKPOINT
 
@@ -52,7 +52,7 @@ class AnotherArchitecture(Rule):
 
     def judge(self, subject: object, facts: Facts) -> Iterator[Finding]:
         plan = facts.require(Section.PLAN)
-        unexpected = [leftover.renamed for leftover in plan.leftovers if leftover.reason == "unexpected"]
+        unexpected = [leftover for leftover in plan.leftovers if leftover.reason == "unexpected"]
         if plan.unread:
             raise NotEvaluated(f"no tensors could be read from {listed(plan.unread)}")
         if not unexpected:
@@ -67,7 +67,10 @@ class AnotherArchitecture(Rule):
         elif not few and _other_type(facts):
             yield self._finding(facts, plan, used, unexpected, Severity.WARNING)
 
-    def _finding(self, facts: Facts, plan: PlanFacts, used: int, unexpected: list[str], severity: Severity) -> Finding:
+    def _finding(
+        self, facts: Facts, plan: PlanFacts, used: int, leftovers: list[LeftoverKey], severity: Severity
+    ) -> Finding:
+        unexpected = [leftover.renamed for leftover in leftovers]
         filled = sum(tensor.status in ("loaded", "tied") for tensor in plan.tensors)
         begin, wanted = _beginnings(unexpected), _beginnings(tensor.name for tensor in plan.tensors)
         return self.finding(

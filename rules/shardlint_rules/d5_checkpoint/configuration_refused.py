@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import CheckpointFacts, FileProblem
+from shardlint.facts import CheckpointFacts, FileProblem, known
 from shardlint_rules._files import COMPANIONS, READ_FILES
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -62,7 +62,7 @@ class ConfigurationRefused(Rule):
         there = {"config.json": checkpoint.config, "generation_config.json": checkpoint.generation_config}
         for name, problems in wrong.items():
             lacks = missed and name == "config.json"
-            if problems or lacks or there[name] is not None:
+            if problems or lacks or known(there[name]) is not None:
                 yield _Companion(name, tuple(problems), lacks)
 
     def judge(self, companion: _Companion, facts: Facts) -> Iterator[Finding]:

@@ -18,8 +18,7 @@ from shardlint.analysis.coverage import (
 )
 from shardlint.analysis.keys import ShapedCandidates
 from shardlint.analysis.renamings import renames_entry
-from shardlint.facts import Renaming
-from shardlint.facts.checkpoint import TORCH_DTYPES
+from shardlint.facts import TORCH_DTYPES, Renaming
 from shardlint.names import counted
 from shardlint_rules._files import WHOLE_CHECKPOINT
 from shardlint_rules._sides import SideWords, side_of

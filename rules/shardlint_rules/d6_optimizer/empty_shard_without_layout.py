@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
-from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, known
 
 
 class EmptyShardWithoutLayout(Rule):
@@ -51,13 +51,13 @@ class EmptyShardWithoutLayout(Rule):
         self, optimizer: OptimizerFacts, parameter: LiveParameter, places: list[HeldTensor], ranks: tuple[int, ...]
     ) -> Iterator[Finding]:
         roles = {"parameter": parameter.spec}
-        if parameter.main is not None:
-            roles["main parameter"] = parameter.main
+        if (main := known(parameter.main)) is not None:
+            roles["main parameter"] = main
         for place in places:
             roles |= {f"state {name}": spec for name, spec in place.state.items()}
         for role, number in roles.items():
             spec = optimizer.specs[number]
-            if spec.empty_here and spec.layout is None:
+            if spec.empty_here and known(spec.layout) is None:
                 yield self.finding(
                     subject=parameter.fqn,
                     message=f"expected its {role} to be a distributed tensor, because this rank holds none of the "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, NotEvaluated, Phase, Rule, Section, Severity
-from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, TensorValues
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, TensorValues, known
 
 _MANTISSA = {"bfloat16": 7, "float16": 10}
 _SMALLEST = {"bfloat16": -133, "float16": -24}  # exponents of the spacing of subnormal numbers
@@ -84,7 +84,7 @@ def spacing(magnitude: float, dtype: str) -> float:
 
 
 def _updated_in_place(optimizer: OptimizerFacts, tensor: HeldTensor, parameter: LiveParameter) -> bool:
-    if tensor.main or parameter.main is not None or not parameter.requires_grad:
+    if tensor.main or known(parameter.main) is not None or not parameter.requires_grad:
         return False
     instance, options = optimizer.optimizer_of(tensor), optimizer.group_of(tensor).options
     if any(options.get(name) or instance.settings.get(name) for name in _ROUNDING) or instance.partitioned:

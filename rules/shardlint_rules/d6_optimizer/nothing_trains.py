@@ -101,9 +101,10 @@ class NothingTrains(Rule):
             yield self.whole("the learning rate is 0 in every group, and no schedule keeps an initial one", "rates")
 
     def norms(self, optimizer: OptimizerFacts, model: ModelFacts) -> Iterator[Finding]:
-        kinds = {module.fqn: module.qualified_type for module in model.modules}
+        modules = {module.fqn: module for module in model.modules}
         trained = [parameter for parameter in optimizer.parameters if parameter.requires_grad]
-        only = all("norm" in kinds.get(owner_of(parameter.fqn) or "", "").lower() for parameter in trained)
+        owners = (modules.get(owner_of(parameter.fqn) or "") for parameter in trained)
+        only = all(owner is not None and "norm" in owner.qualified_type.lower() for owner in owners)
         if only and len(trained) < len(optimizer.parameters) and not model.adapters:
             names = [parameter.fqn for parameter in trained[:3]]
             yield self.finding(

@@ -59,7 +59,7 @@ class OptimizerLayoutMismatch(Rule):
         reasons = partitioned(optimizer)
         yield from (Unknown(reason) for reason in reasons)
         for parameter in optimizer.parameters if not reasons else ():
-            if not parameter.flat and (parameter.main is not None or parameter.main_gradient is not None):
+            if not parameter.flat and (known(parameter.main) is not None or known(parameter.main_gradient) is not None):
                 yield parameter
         elements: dict[int, int] = {}
         for tensor in optimizer.held:

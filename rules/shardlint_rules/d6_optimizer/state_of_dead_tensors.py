@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
-from shardlint.facts import OptimizerInstance, OrphanState
+from shardlint.facts import OptimizerInstance, OrphanState, known
 from shardlint.names import counted
 
 
@@ -38,7 +38,9 @@ class StateOfDeadTensors(Rule):
         """The optimizers that keep state at all, with the entries of dead tensors and the number of the others."""
         optimizer = facts.require(Section.OPTIMIZER)
         for number, instance in enumerate(optimizer.optimizers):
-            dead = [state for state in optimizer.orphans if state.optimizer == number and state.parameter is None]
+            dead = [
+                state for state in optimizer.orphans if state.optimizer == number and known(state.parameter) is None
+            ]
             held = [tensor for tensor in optimizer.held if optimizer.group_of(tensor).optimizer == number]
             alive = len({tensor.identity for tensor in held if tensor.has_state})
             if dead or alive:

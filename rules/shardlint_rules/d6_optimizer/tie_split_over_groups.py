@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity
 from shardlint.analysis.ties import wanted_pairs
-from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts
+from shardlint.facts import HeldTensor, LiveParameter, OptimizerFacts, OwnershipFacts, known
 
 from ._held import where
 
@@ -92,8 +92,10 @@ def _same_origin(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _differences(optimizer: OptimizerFacts, left: HeldTensor, right: HeldTensor) -> list[str]:
     one, other = optimizer.group_of(left), optimizer.group_of(right)
-    kinds = optimizer.optimizer_of(left).qualified_type, optimizer.optimizer_of(right).qualified_type
-    differences = [] if kinds[0] == kinds[1] else [f"optimizer {kinds[0]} and {kinds[1]}"]
+    differences = []
+    if one.optimizer != other.optimizer:
+        kinds = [known(optimizer.optimizer_of(tensor).qualified_type) for tensor in (left, right)]
+        differences = [] if kinds[0] == kinds[1] else [f"optimizer {kinds[0]} and {kinds[1]}"]
     for option in sorted({*one.options, *other.options}):
         values = one.options.get(option), other.options.get(option)
         if values[0] != values[1] and option not in _NAMES:

@@ -1,7 +1,8 @@
 """
 Two inventories of a model compared: each difference classified. Public, and without torch.
 
-The inventory is the `model` section itself: modules, tensors by identity with all aliases, wrappers, configuration.
+The inventory is the `model` section itself: modules, tensors by identity with all aliases, wrappers, configuration, and
+what the caller said of its source.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ KINDS = (
     "layout",
     "wrapper",
     "config",
+    "source",
 )
 """Every kind of difference, in the order in which they are reported."""
 
@@ -79,7 +81,8 @@ def diff_models(a: ModelFacts, b: ModelFacts) -> tuple[ModelDifference, ...]:
     that changed, and no added or removed names beside it unless a name really appeared or vanished.
     """
     found = [*_model_type(a, b), *_modules(a, b), *_tensors(a, b), *_wrappers(a, b)]
-    found += _config("", a.config, b.config)
+    found += _mappings("config", "", a.config, b.config)
+    found += _mappings("source", "", a.source, b.source)
     return tuple(sorted(found, key=lambda item: (KINDS.index(item.kind), natural_key(item.fqn))))
 
 
@@ -142,15 +145,15 @@ def _wrappers(a: ModelFacts, b: ModelFacts) -> Iterator[ModelDifference]:
             yield ModelDifference(kind="wrapper", fqn=key[0], before=before.get(key), after=after.get(key))
 
 
-def _config(prefix: str, a: FrozenDict | None, b: FrozenDict | None) -> Iterator[ModelDifference]:
+def _mappings(kind: str, prefix: str, a: FrozenDict | None, b: FrozenDict | None) -> Iterator[ModelDifference]:
     before, after = a or FrozenDict(), b or FrozenDict()
     for key in before.keys() | after.keys():
         was, now = before.get(key, _MISSING), after.get(key, _MISSING)
         name = f"{prefix}.{key}" if prefix else key
         if isinstance(was, FrozenDict) and isinstance(now, FrozenDict):
-            yield from _config(name, was, now)
+            yield from _mappings(kind, name, was, now)
         elif was != now:
-            yield ModelDifference(kind="config", fqn=name, before=was, after=now)
+            yield ModelDifference(kind=kind, fqn=name, before=was, after=now)
 
 
 __all__ = ["KINDS", "ModelDifference", "diff_models"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
-from ..facts import PlanFacts
+from ..facts import LeftoverKey, PlanFacts
 from .wrapper_names import DATA_PARALLEL_SEGMENT, WRAPPER_SEGMENTS
 
 _WRAPPERS = (DATA_PARALLEL_SEGMENT, *sorted(WRAPPER_SEGMENTS))
@@ -42,17 +42,20 @@ class PrefixChange:
     change: NameChange
     hits: int
     missing: int
-    key: str
+    leftover: LeftoverKey
     name: str
+
+    @property
+    def key(self) -> str:
+        """The stored key that would be for `name`."""
+        return self.leftover.key
 
 
 def prefix_change(plan: PlanFacts) -> PrefixChange | None:
     """The change of prefix that explains why next to no tensor of the plan has a source; None when none does."""
     missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
     unexpected = {
-        leftover.renamed: leftover.key
-        for leftover in plan.leftovers
-        if leftover.reason not in ("derived", "other-state")
+        leftover.renamed: leftover for leftover in plan.leftovers if leftover.reason not in ("derived", "other-state")
     }
     if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
         return None
@@ -62,8 +65,10 @@ def prefix_change(plan: PlanFacts) -> PrefixChange | None:
     hits = _hits(best, unexpected, missing)
     if hits < _MANY * min(len(unexpected), len(missing)):
         return None
-    example, key = next((name, key) for name, key in unexpected.items() if best.apply(name) in missing)
-    return PrefixChange(change=best, hits=hits, missing=len(missing), key=key, name=best.apply(example))
+    example = next(name for name in unexpected if best.apply(name) in missing)
+    return PrefixChange(
+        change=best, hits=hits, missing=len(missing), leftover=unexpected[example], name=best.apply(example)
+    )
 
 
 def _hits(change: NameChange, unexpected: Iterable[str], missing: set[str]) -> int:

@@ -8,7 +8,7 @@ from itertools import cycle
 
 from attrs import frozen
 
-from ..facts import ClassDeclaration, ContractFacts, ModelFacts
+from ..facts import ClassDeclaration, ContractFacts, ModelFacts, known
 from ..names import below, glob_matches, joined
 from .model_config import model_configurations
 
@@ -78,8 +78,8 @@ def tie_wanted(declaration: ClassDeclaration, model: ModelFacts) -> bool | None:
 
     A module that no configuration describes has nothing that could turn its declaration off: it asks by declaring.
     """
-    if declaration.tie_word_embeddings is not None:
-        return declaration.tie_word_embeddings
+    if (says := known(declaration.tie_word_embeddings)) is not None:
+        return says
     if declaration.active_ties:
         return True
     if declaration.active_ties is not None:
@@ -126,11 +126,11 @@ def outermost(declarations: Iterable[ClassDeclaration]) -> list[ClassDeclaration
 def _ties_of(item: ClassDeclaration, model: ModelFacts, names: Iterable[str]) -> Iterable[DeclaredTie]:
     prefix = f"{item.fqn}." if item.fqn else ""
     inside = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    known = set(inside)
+    exact = set(inside)
     wanted = tie_wanted(item, model)
     for target, source in item.tied_weights.items():
         try:
-            targets, sources = _matching(target, inside, known), _matching(str(source), inside, known)
+            targets, sources = _matching(target, inside, exact), _matching(str(source), inside, exact)
             error = None
         except re.error as problem:
             targets, sources, error = [], [], f"{problem} in {problem.pattern!r}"

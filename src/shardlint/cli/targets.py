@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import evolve, frozen
 
+from ..diagnostics import error_text
 from .base import option
 from .options import stacked
 from .output import stdout_to_stderr
@@ -114,12 +115,21 @@ def _with_external(resolved: Resolved, text: str | None) -> Resolved:
         raise click.UsageError("--external is about tensors beside a model: TARGET must be a builder")
     external = import_object(text)
     if not hasattr(external, "shards") or isinstance(external, type):
-        external = external(resolved.target.model)
+        external = _called(external, resolved.target.model, text)
     try:
         check_external(external)
     except TypeError as error:
         raise click.UsageError(f"--external {text}: {error}") from error
     return evolve(resolved, target=evolve(resolved.target, external=external))
+
+
+def _called(make: Any, model: Any, text: str) -> Any:
+    """What the function that `--external` names returns for the model."""
+    try:
+        return make(model)
+    except Exception as error:  # the user's code can raise anything
+        told = f"{type(error).__name__}: {error_text(error)}"
+        raise click.UsageError(f"--external {text}: calling it with the model raised {told}") from error
 
 
 def _resolved_here(request: TargetRequest) -> Resolved:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from attrs import evolve
 
 from ..analysis.renames import rename_facts
-from ..contract import Contract, Recipe
+from ..contract import LIFECYCLE_PHASES, Contract, Recipe
 from ..diagnostics import error_text, last_frame
 from ..facts import (
+    EMPTY,
     PACK_SECTION,
     CollectionProblem,
     Environment,
@@ -23,7 +24,7 @@ from ..facts import (
     Section,
 )
 from ..introspect.attributes import gc_paused
-from ..introspect.plain import encodable
+from ..introspect.plain import encodable, plain_mapping
 from ..introspect.walk import Walk, walk
 from ..loading.load_report import load_facts
 from ..target import Target, TargetError, expanded
@@ -95,12 +96,17 @@ class Assembly:
         else:
             walked = self.walk
             section = model_facts(walked, placeholders=resolved.placeholders)
-            facts = evolve(facts, model=section)
+            facts = evolve(facts, model=evolve(section, source=plain_mapping(self.target.source) or EMPTY))
         # The model's facts are taken before any checker runs, and are what the checkers were called on.
-        contract = contract_facts(resolved, self.walk, runtime=self.options.runtime or self.target.trace is not None)
+        contract = contract_facts(resolved, self.walk, phases=self._phases())
         if contract is None:
             self.absent[Section.CONTRACT.value] = resolved.reason
         return evolve(facts, contract=contract)
+
+    def _phases(self) -> tuple[str, ...]:
+        """The phases of invariants to evaluate: those that were chosen, else all with a trace."""
+        traced = LIFECYCLE_PHASES if self.target.trace is not None else ()
+        return self.options.phases or traced
 
     def _find_contract(self, config: FrozenDict | None) -> ResolvedContract:
         options = self.options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -178,16 +178,19 @@ def _from_packs(config: FrozenDict | None, registry: Packs | None, has_model: bo
     return ResolvedContract(reason=f"no contract was given, and {who}")
 
 
-def contract_facts(resolved: ResolvedContract, walk: Walk | None, *, runtime: bool = False) -> ContractFacts | None:
+def contract_facts(
+    resolved: ResolvedContract, walk: Walk | None, *, phases: Sequence[str] = ()
+) -> ContractFacts | None:
     """
     Write the contract down, with what became of its invariants and replacements on the walked model.
 
     None when there is neither a contract nor a problem. Without a model (`walk` is None) invariants are not evaluated.
+    `phases` are those of the invariants to evaluate, all but runtime when it is empty.
     """
     contract = resolved.contract
     if contract is None:
         return ContractFacts(source=resolved.source, problems=resolved.problems) if resolved.problems else None
-    invariants, problems = evaluate_invariants(contract.invariants, walk.root if walk else None, runtime=runtime)
+    invariants, problems = evaluate_invariants(contract.invariants, walk.root if walk else None, phases=phases)
     return ContractFacts(
         source=resolved.source,
         replaces=resolved.replaces,

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..contract import LIFECYCLE_PHASES, Invariant, InvariantContext
@@ -18,17 +18,17 @@ _SHOWN = 200
 
 
 def evaluate_invariants(
-    invariants: Iterable[Invariant], model: Any, *, runtime: bool = False
+    invariants: Iterable[Invariant], model: Any, *, phases: Sequence[str] = ()
 ) -> tuple[tuple[InvariantOutcome, ...], tuple[ContractProblem, ...]]:
     """
     Return the outcome of each invariant, and a problem for each checker that cannot be imported.
 
-    Runtime invariants are evaluated only when `runtime` is set, none when `model` is None.
+    Those of `phases` alone are evaluated, without any those of every phase but runtime; none when `model` is None.
     """
     outcomes: list[InvariantOutcome] = []
     problems: list[ContractProblem] = []
     for index, invariant in enumerate(invariants):
-        outcome = _unsupported(invariant) or _left_out(invariant, model, runtime)
+        outcome = _unsupported(invariant) or _left_out(invariant, model, phases)
         if outcome is None:
             try:
                 checker = _checker(invariant)
@@ -52,10 +52,13 @@ def _unsupported(invariant: Invariant) -> InvariantOutcome | None:
     return None if invariant.phase in LIFECYCLE_PHASES else _outcome(invariant, "unsupported-phase")
 
 
-def _left_out(invariant: Invariant, model: Any, runtime: bool) -> InvariantOutcome | None:
+def _left_out(invariant: Invariant, model: Any, phases: Sequence[str]) -> InvariantOutcome | None:
     if model is None:
         return _outcome(invariant, "not-evaluated", error="there is no live model")
-    if invariant.phase == "runtime" and not runtime:
+    if phases and invariant.phase not in phases:
+        chosen = ", ".join(phases)
+        return _outcome(invariant, "not-evaluated", error=f"invariants of {chosen} alone were asked for")
+    if invariant.phase == "runtime" and not phases:
         return _outcome(invariant, "not-evaluated", error="runtime invariants are evaluated only when asked for")
     return None
 

@@ -74,8 +74,9 @@ class CollectOptions:
     How to collect.
 
     `contract` (an object, or `package.module:name`) wins over that of the target, that over `declared`, which is the
-    contract in the configuration file `declared_in` as plain data, and that over those of `packs`. `runtime` asks for
-    runtime invariants too. Without `values` no tensor is looked into. `build` is what became of the builder.
+    contract in the configuration file `declared_in` as plain data, and that over those of `packs`. `phases` are
+    those of the invariants to evaluate, without any all but runtime, which is asked for by a trace. Without `values`
+    no tensor is looked into. `build` is what became of the builder.
     `expert_axes`, `renames` and `allow_overlay` are those of the configuration file.
     """
 
@@ -86,6 +87,6 @@ class CollectOptions:
     expert_axes: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
     allow_overlay: bool = False
-    runtime: bool = False
+    phases: tuple[str, ...] = ()
     values: bool = True
     build: BuildFacts | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..contract import LIFECYCLE_PHASES
 from ..engine.suppressions import check_rule
 from ..facts.checkpoint import TORCH_DTYPES
 from .contract_table import contract_table
@@ -107,6 +108,11 @@ SETTINGS = Table(
         Key("contract", contract_table(), "What the model's owner declares."),
         Key("checkpoint", CHECKPOINT, "How the checkpoint is read."),
         Key("expert-axes", _NAMES, "Names of the mesh axes over which experts are distributed."),
+        Key(
+            "invariant-phases",
+            ListOf(item=Choice(LIFECYCLE_PHASES), bare=True),
+            "The phases whose invariants are evaluated; without it all, runtime with a trace alone.",
+        ),
         Key("report", REPORT, "What is reported."),
     ),
     wanted="a mapping of settings",

@@ -73,6 +73,7 @@ class Settings:
     contract: FrozenDict | None = None
     checkpoint: CheckpointSettings = CheckpointSettings()
     expert_axes: tuple[str, ...] = ()
+    invariant_phases: tuple[str, ...] = ()
     output_format: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
@@ -221,6 +222,7 @@ def _filled(settings: Settings, values: Value) -> Settings:
             allow_overlay=bool(bare.get("checkpoint.allow-overlay")),
         ),
         expert_axes=tuple(bare.get("expert-axes") or ()),
+        invariant_phases=tuple(bare.get("invariant-phases") or ()),
         output_format=tuple(bare.get("report.output-format") or ()),
     )
 

@@ -217,7 +217,7 @@ def _unchanged(facts: Facts, before: bytes) -> bool:
 
 def _restore(facts: Facts, before: bytes) -> None:
     """Undo, in place, what a rule did to frozen facts: everybody who holds them must see what was collected."""
-    pristine = decode_facts(before)
+    pristine = decode_facts(before, references=False)
     for item in attrs.fields(Facts):
         object.__setattr__(facts, item.name, getattr(pristine, item.name))
 

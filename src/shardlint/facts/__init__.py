@@ -3,6 +3,7 @@
 from ..names import ROOT
 from .adapters import AdapterFacts
 from .checkpoint import (
+    TORCH_DTYPES,
     AsideFacts,
     CheckpointFacts,
     EntryFacts,
@@ -90,6 +91,7 @@ __all__ = [
     "PACK_SECTION",
     "ROOT",
     "SHARDING_KINDS",
+    "TORCH_DTYPES",
     "UNMANAGED",
     "UNTRACKED",
     "WRAPPER_KINDS",

@@ -221,7 +221,8 @@ class ModelFacts:
     which a module contains itself.
     `key_mapping` says how checkpoint keys become live names: `identity` when a key is the name itself (give or take
     the base-model prefix), `conversions` when the loader renames or computes, None when nobody knows. `hidden` are
-    the plain containers that keep modules or parameters which are not registered. `sample` is, in a job of several
+    the plain containers that keep modules or parameters which are not registered. `source` is what the caller said of
+    where the model comes from. `sample` is, in a job of several
     ranks, a digest of the first values of some matrices, as this rank holds them.
     """
 
@@ -244,6 +245,7 @@ class ModelFacts:
     offload: tuple[str, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
     hidden: tuple[HiddenFacts, ...] = ()
+    source: FrozenDict = EMPTY
     sample: str | None = None
     quantisation_skips: tuple[SkippedName, ...] = ()
     quantised_heads: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from .frozen import EMPTY, FrozenDict
 from .model import TensorLayout
-from .unknown import Unknown
+from .unknown import Unknown, known
 
 
 @frozen(kw_only=True)
@@ -34,7 +34,7 @@ class TensorSpec:
 
     def same_layout(self, other: TensorSpec) -> bool:
         """Whether both have the same global shape, mesh axis names, mesh shape and placements."""
-        return self.shape == other.shape and self.layout == other.layout
+        return self.shape == other.shape and known(self.layout) == known(other.layout)
 
     @property
     def empty_here(self) -> bool:

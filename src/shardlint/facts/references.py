@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .unknown import Unknown
+from .unknown import Unknown, is_known
 
 if TYPE_CHECKING:
     from .optimizer import OptimizerFacts
@@ -45,7 +45,7 @@ def _links(section: str, tables: Any, links: dict[str, tuple[_Link, ...]]) -> It
         for number, record in enumerate(getattr(tables, table)):
             for name, target in fields:
                 index = getattr(record, name)
-                if index is not None and not 0 <= index < sizes[target]:
+                if index is not None and is_known(index) and not 0 <= index < sizes[target]:
                     yield _refers(f"{section}.{table}[{number}].{name}", index, sizes[target], f"{section}.{target}")
 
 

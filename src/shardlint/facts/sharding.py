@@ -16,7 +16,7 @@ from attrs import frozen
 from ..boxes import Box, Placement
 from ..names import ROOT
 from .frozen import EMPTY, FrozenDict
-from .unknown import Unknown
+from .unknown import Unknown, known
 
 UNMANAGED = "<unmanaged>"
 UNTRACKED = "<untracked:"
@@ -168,7 +168,7 @@ class OwnershipFacts:
     @property
     def managed(self) -> bool:
         """Whether some unit reduces the gradient."""
-        return self.unit is not None
+        return known(self.unit) is not None
 
 
 @frozen(kw_only=True)
@@ -195,11 +195,12 @@ class ShardingFacts:
 
     def unit_of(self, record: OwnershipFacts) -> UnitFacts | None:
         """The unit that manages the record's parameter; None when none does."""
-        return None if record.unit is None else self.units[record.unit]
+        unit = known(record.unit)
+        return None if unit is None else self.units[unit]
 
     def mesh(self, index: int | None) -> MeshFacts | None:
         """The mesh of that index; None for None."""
-        return None if index is None else self.meshes[index]
+        return None if index is None else self.meshes[known(index)]
 
     def reduction_of(self, record: OwnershipFacts) -> ReductionFacts | None:
         """Where the parameter's gradient is summed; None when nothing sums it or its unit does not say."""
@@ -214,8 +215,8 @@ class ShardingFacts:
         """The records of each unit, in one pass; those that no unit manages are left out."""
         found: dict[int, list[OwnershipFacts]] = {index: [] for index in range(len(self.units))}
         for record in self.parameters:
-            if record.unit is not None:
-                found[record.unit].append(record)
+            if (unit := known(record.unit)) is not None:
+                found[unit].append(record)
         return found
 
     def by_identity(self) -> dict[int, list[OwnershipFacts]]:

@@ -36,7 +36,7 @@ def apply_edits(facts: Facts, edits: Iterable[Mapping[str, Any]]) -> Facts:
     tree = json.loads(encode_facts(facts))
     for edit in edits:
         _apply(tree, edit)
-    return decode_facts(json.dumps(tree).encode())
+    return decode_facts(json.dumps(tree).encode(), references=False)
 
 
 def _apply(tree: Any, edit: Mapping[str, Any]) -> None:

@@ -279,9 +279,15 @@ def record_conversions(model: Any, *, base: Iterable[Any], replacement: Iterable
     record(model, base=base, replacement=replacement)
 
 
+_SHORT_NAMES = {"Kind": RowKind, "Status": RowStatus, "Verdict": WeightsVerdict}
+"""The names that these have within this module, for scripts that read `shardlint.weights.Kind.LIVE`."""
+
+
 def __getattr__(name: str) -> Any:
     if name in ("ExternalShard", "ExternalState"):
         from . import shards
 
         return getattr(shards, name)
+    if name in _SHORT_NAMES:
+        return _SHORT_NAMES[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
