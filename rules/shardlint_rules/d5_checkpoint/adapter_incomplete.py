@@ -68,8 +68,11 @@ class AdapterIncomplete(Rule):
         stored = checkpoint.entry_by_key()
         places = adapter_places(facts.model, checkpoint) if facts.model else None
         shapes = _shapes(facts.model) if facts.model and places else {}
+        filled = places.filled(facts.model) if facts.model and places else frozenset()
         for key in {**stored, **(places.wanted if places else {})}:
-            name = None if places is None else places.wanted.get(key) or places.places.get(key)
+            if key not in stored and places is not None and places.wanted[key] in filled:
+                continue
+            name = None if places is None else places.wanted.get(key, places.places.get(key))
             yield _Tensor(key, stored.get(key), name, shapes.get(name or ""), stored, places)
 
     def judge(self, subject: _Tensor, facts: Facts) -> Iterator[Finding]:
@@ -94,6 +97,8 @@ def _shapes(model: ModelFacts) -> dict[str, tuple[int, ...]]:
 def _fault(subject: _Tensor, config: Mapping[str, Any] | None) -> str:
     """What is wrong with the tensor, empty when nothing is."""
     entry, places = subject.entry, subject.places
+    if entry is None and subject.name == "":
+        return f"the adapter's key {subject.key} is not stored"
     if entry is None:
         return f"the adapter's tensor {subject.name} is not stored: expected the key {subject.key}"
     if 0 in entry.shape:

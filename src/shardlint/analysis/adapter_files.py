@@ -23,6 +23,13 @@ class AdapterPlaces:
     wanted: Mapping[str, str] = field(factory=dict)
     places: Mapping[str, str | None] = field(factory=dict)
 
+    def filled(self, model: ModelFacts) -> frozenset[str]:
+        """The names of all tensors that the file holds: of a shared tensor one key is enough for all its names."""
+        stored = {name for name in self.places.values() if name}
+        return frozenset(
+            alias for tensor in model.tensors if not stored.isdisjoint(tensor.aliases) for alias in tensor.aliases
+        )
+
 
 def adapter_places(model: ModelFacts, checkpoint: CheckpointFacts) -> AdapterPlaces | None:
     """
@@ -41,7 +48,9 @@ def adapter_places(model: ModelFacts, checkpoint: CheckpointFacts) -> AdapterPla
 
     adapter = max(known, key=fit)
     live = frozenset(model.state_dict_keys())
-    places = {key: adapter.stored_as.get(key) or _kept_whole(key, live) for key in sorted(keys)}
+    places = {
+        key: adapter.stored_as[key] if key in adapter.stored_as else _kept_whole(key, live) for key in sorted(keys)
+    }
     return AdapterPlaces(name=adapter.name, wanted=adapter.stored_as, places=places)
 
 

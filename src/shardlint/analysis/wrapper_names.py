@@ -32,7 +32,7 @@ ORIGINAL_SEGMENTS = frozenset({"base_layer", "original_module", "token_adapter"}
 ADAPTER_STARTS = (
     "adamss_", "adaption_", "beft_", "boft_", "c3a_", "deft_", "delora_", "fourierft_", "frod_", "glora_",
     "gralora_", "hada_", "hira_", "hra_", "ia3_", "lily_", "ln_tuning_", "lokr_", "lora_", "miss_", "oft_",
-    "osf_", "peanut_", "poly_lora_", "poly_router", "psoft_", "pvera_", "randlora_", "road_alpha",
+    "osf_", "peanut_", "poly_lora_", "poly_router", "psoft_", "pvera_", "randlora_", "ranknum", "road_alpha",
     "road_theta", "shira_", "supertuning_", "tinylora_", "trainable_tokens_", "unilora_", "vblora_", "vera_",
     "waveft_",
 )

@@ -17,7 +17,9 @@ from ..names import below
 
 def stored_as(walk: Walk, holder: WalkedModule, adapter: str, config: Any) -> FrozenDict:
     """
-    The names of the adapter's tensors by the keys of its file; empty for prompts whose file holds computed values.
+    The names of the adapter's tensors by the keys of its file; an empty name where PEFT computes what it saves.
+
+    A tensor that layers share has a name for each key. Empty for prompts whose file holds computed values.
 
     PEFT gets the tensors by name, not the module's `state_dict()`: that would gather shards.
     """
@@ -26,21 +28,26 @@ def stored_as(walk: Walk, holder: WalkedModule, adapter: str, config: Any) -> Fr
         name.removeprefix(start): (name, tensor.tensor)
         for tensor in walk.tensors
         for name in tensor.names
-        if below(name, holder.fqn)
+        if below(name, holder.fqn) and name not in tensor.hidden
     }
     if read(config, "is_prompt_learning") is True:
         return _prompt(tensors, adapter)
     asked = _asked(holder.module, adapter, {key: tensor for key, (_, tensor) in tensors.items()})
     if asked is None:
         asked = {_without(key, adapter): tensor for key, (_, tensor) in tensors.items() if _is_own(key, adapter)}
-    names = {id(tensor): name for name, tensor in tensors.values()}
+    names: dict[int, list[str]] = {}
+    for name, tensor in tensors.values():
+        names.setdefault(id(tensor), []).append(name)
+    own = {id(tensor) for tensor in asked.values()}
+    taken = {number: iter(aliases) for number, aliases in names.items() if number in own}
     whole, inner = PEFT_PREFIXES
     prefix = inner if type(holder.module).__module__.startswith("peft.") else whole
     return FrozenDict(
         {
-            encodable(key if key.startswith(prefix) else prefix + key): encodable(names[id(tensor)])
+            encodable(key if key.startswith(prefix) else prefix + key): encodable(next(taken[id(tensor)], ""))
+            if id(tensor) in taken
+            else ""
             for key, tensor in asked.items()
-            if id(tensor) in names
         }
     )
 

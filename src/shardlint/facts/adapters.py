@@ -20,8 +20,9 @@ class AdapterFacts:
     `matched` are the FQNs of the modules that carry the adapter, `matched_parameters` the names (in the base model) of
     the parameters that carry one by themselves, `saved` those of the modules that are trained and saved whole, `keys`
     the names of its tensors. `stored_as` gives, by the key under which an adapter file holds it, the name of each
-    tensor that is saved with the adapter; empty where that is not known. `restricted` says that layers are chosen or
-    excluded by other options, `active` whether the forward uses the adapter, None when nothing tells.
+    tensor that is saved with the adapter: an empty name where the library computes what it saves, no entry where that
+    is not known. `restricted` says that layers are chosen or excluded by other options, `active` whether the forward
+    uses the adapter, None when nothing tells.
     """
 
     name: str

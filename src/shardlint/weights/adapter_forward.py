@@ -29,15 +29,18 @@ def forward_of_adapter(model: ModelFacts, checkpoint: CheckpointFacts) -> Forwar
         raise PlanUnknownError("no tensor of the adapter could be read")
     plan = _plan(model, checkpoint, found)
     planned = plan.tensor_by_name()
+    computed = frozenset(key for key, name in found.places.items() if name == "")
     others = {name: _BASE for name in model.state_dict_keys() if name not in planned}
-    return evolve(stored_forward(plan, sources_of(checkpoint)), excuses=Excuses(live=others))
+    return evolve(stored_forward(plan, sources_of(checkpoint)), excuses=Excuses(live=others), computed=computed)
 
 
 def _plan(model: ModelFacts, checkpoint: CheckpointFacts, found: AdapterPlaces) -> PlanFacts:
     live = {alias: tensor for tensor in model.tensors for alias in tensor.aliases}
     entries = checkpoint.entry_by_key()
     keys = {name: key for key, name in found.wanted.items()}
-    keys |= {name: key for key, name in found.places.items() if name is not None}
+    filled = found.filled(model)
+    keys = {name: key for name, key in keys.items() if name not in filled}
+    keys |= {name: key for key, name in found.places.items() if name}
     return PlanFacts(
         loader="PEFT",
         basis="model",
@@ -65,7 +68,7 @@ def _tensor(name: str, tensor: TensorFacts, entry: EntryFacts | None) -> TensorP
 
 def _leftovers(found: AdapterPlaces, entries: Iterable[EntryFacts]) -> Iterable[LeftoverKey]:
     for entry in entries:
-        if found.places.get(entry.key) is None:
+        if not found.places.get(entry.key):
             yield LeftoverKey(
                 key=entry.key,
                 file=entry.file,

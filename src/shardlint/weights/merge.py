@@ -73,7 +73,8 @@ def why_incomplete(parts: Sequence[RankPart]) -> str:
 
 def _uncomparable(rows: Iterable[Row]) -> str:
     """Why live tensors cannot be compared at all; empty when all can."""
-    rows = [row for row in rows if row.kind is RowKind.LIVE and row.status is RowStatus.NOT_COMPARED]
+    rows = [row for row in rows if row.status is RowStatus.NOT_COMPARED]
+    rows = [row for row in rows if row.kind is RowKind.LIVE] or rows
     if not rows:
         return ""
     return f"{counted(len(rows), 'tensor')} cannot be compared: {rows[0].reason}"
@@ -247,7 +248,7 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
         checked = tally.checked if partial else read or 0
         told = checkpoint_row(row, source, read, excused.get(key, (RANK_FAILED, False) if failed else None))
         if told.status is RowStatus.INCOMPLETE and key in uncompared:
-            told = evolve(told, status=RowStatus.NOT_COMPARED, reason="the live tensor was computed from it")
+            told = evolve(told, status=RowStatus.NOT_COMPARED, reason="no live tensor holds its values as they are")
         yield evolve(
             told,
             checked=checked,
@@ -267,7 +268,7 @@ def _checkpoint_rows(forward: Forward, parts: Sequence[RankPart]) -> Iterable[Ro
 
 def _uncompared_sources(users: Mapping[str, Sequence[str]], computed: frozenset[str]) -> set[str]:
     """Stored keys from which values were computed that nothing stored holds."""
-    return {key for key, names in users.items() if computed.intersection(names)} if computed else set()
+    return {key for key, names in users.items() if computed.intersection(names)} | computed if computed else set()
 
 
 def _differing_sources(parts: Sequence[RankPart]) -> dict[str, set[int]]:

@@ -107,3 +107,21 @@ def test_a_gap_of_the_base_is_an_error_below_an_adapter(key: str, folders: tuple
     file = base / "model.safetensors"
     save_file({name: value for name, value in load_file(file).items() if name != key}, file, {"format": "pt"})
     assert "D501" in codes(adapted(base), base)
+
+
+@pytest.mark.parametrize("kind", ["VeraConfig", "OFTConfig", "AdaLoraConfig", "ShiraConfig", "RandLoraConfig"])
+def test_what_other_kinds_share_compute_or_leave_out_is_no_fault(kind: str, folders: tuple[Path, Path]) -> None:
+    import peft
+    from transformers import LlamaForCausalLM
+
+    settings: dict[str, Any] = {
+        "OFTConfig": {"oft_block_size": 4},
+        "AdaLoraConfig": {"total_step": 10},
+    }.get(kind, {"r": 2})
+    base, adapter = folders
+    with quiet():
+        config = getattr(peft, kind)(target_modules=["q_proj"], **settings)
+        model = peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config)
+        model.save_pretrained(adapter.parent / kind)
+    assert codes(model, base) == set()
+    assert codes(model, adapter.parent / kind) == set()
