@@ -18,11 +18,12 @@ VAGUE_NAMES = ("found", "item", "held")
 LONG_FUNCTION, LONG_FILE = 40, 400
 
 # The way of the data: a module of one stage may import from the same stage or an earlier one. `facts`, `names`, `boxes`
-# and `contract` are the vocabulary of all stages, and `config` and `plugins` are set up before the data flows.
+# and `contract` are the vocabulary of all stages, `analysis` and `diagnostics` work on that vocabulary alone (the layer
+# contract puts them below the collectors), and `config` and `plugins` are set up before the data flows.
 STAGES = (
     ("introspect", "checkpoint", "target", "live", "loading"),
     ("collect", "tracing"),
-    ("rule", "analysis", "keys", "ties", "coverage", "provenance", "inventory", "diagnostics"),
+    ("rule", "keys", "ties", "coverage", "provenance", "inventory"),
     ("engine", "runner", "selection", "suppress", "rule_options"),
     ("report", "assembly", "joint"),
     ("weights", "ranks", "jobs"),
