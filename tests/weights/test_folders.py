@@ -117,7 +117,7 @@ def test_what_was_saved_is_what_is_live(build, layout, tmp_path):
     result = verify(model, saved(LAYOUTS[layout](model), tmp_path))
     everything_is_covered(result, model)
     beside = [row for row in result.of_kind(RowKind.CHECKPOINT) if row.status is RowStatus.EXCLUDED]
-    assert {row.reason for row in beside} == (set() if layout == "flat" else {"other-state"})
+    assert {row.reason for row in beside} == (set() if layout == "flat" else {"no part of the model"})
     assert all(row.name.partition(".")[0] in ("optim", "optimizer", "lr_scheduler") for row in beside)
 
 
@@ -259,7 +259,7 @@ def test_refused_state_beside_the_model_is_left_out(tmp_path):
     assert result.verdict is WeightsVerdict.PASS
     (row,) = [row for row in result.of_kind(RowKind.CHECKPOINT) if row.name.startswith("optim")]
     assert row.status is RowStatus.EXCLUDED
-    assert row.reason.startswith("other-state; ")
+    assert row.reason.startswith("no part of the model; ")
 
 
 def test_renames_exclusions_and_leftovers(tmp_path):

@@ -17,6 +17,7 @@ from shardlint.facts import ContractFacts, ModelFacts, Unknown, known
 from shardlint.names import counted
 
 _LIBRARY = "transformers."
+_RECIPE = "re:"
 
 
 class DeclarationMatchesNothing(Rule):
@@ -30,7 +31,7 @@ class DeclarationMatchesNothing(Rule):
     the library matches them. A head that is quantised because such a list replaced the library's default is reported
     too. Globs of declared ties are D105's. Patterns of keys to ignore while
     loading are not judged, because they describe old checkpoints; nor are the lists of Transformers' own classes, which
-    whole families share.
+    whole families share, or the expressions (`re:`) of compressed-tensors, which come from recipes for many models.
 
     ## Why it is unsafe
     A declaration that matches nothing has no effect, although its author believes that it has one. It is misspelt, or
@@ -59,6 +60,7 @@ class DeclarationMatchesNothing(Rule):
         yield from (
             Declared(name.name, name.setting, "quantization_config", tensors, matched=name.matched)
             for name in model.quantisation_skips
+            if not name.name.startswith(_RECIPE)
         )
         yield from (Declared(head, "", "quantization_config", tensors) for head in model.quantised_heads)
 
