@@ -60,6 +60,7 @@ def linted(model, t):
             [item.code, item.subject, item.severity.value, list(item.ranks), item.message] for item in report.findings
         ],
         "clean": [item.code for item in report.outcomes if item.status.value == "clean"],
+        "nothing": [item.code for item in report.outcomes if item.status.value == "nothing-to-judge"],
     }
 
 

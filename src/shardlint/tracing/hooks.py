@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..collect.sharding.fsdp2 import state_of
+from ..collect.sharding.groups import has_base
 from ..introspect.versioned import UNKNOWN, first
+from ..introspect.walk import Walk
 from ..introspect.wrappers import registry
 from .recorder import Recorder, graph_task
 from .units import LiveUnit, Tree
@@ -37,7 +39,7 @@ class HookSet:
         """Tell micro-steps apart by the forwards of the root, and write down which arguments it was given."""
         root = self.tree.walk.root
         names = _argument_names(root)
-        registries = [parameters for module in self.tree.walk.modules if (parameters := _parameters_of(module.module))]
+        registries = _registries(self.tree.walk)
 
         def before(_: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             import torch
@@ -222,6 +224,14 @@ def _last_backward(recorder: Recorder) -> str:
 
 def _tells_state(group: Any) -> bool:
     return isinstance(first(group, "is_unsharded"), bool)
+
+
+def _registries(walk: Walk) -> list[Mapping[str, Any]]:
+    """The live registries in which something can only stand in for parameters when a caller put it there."""
+    wrappers = [module.module for module in walk.modules if has_base(type(module.module), "FullyShardedDataParallel")]
+    managed = {id(module) for wrapper in wrappers for module in wrapper.modules()}  # FSDP1 puts views of its own there
+    modules = [module.module for module in walk.modules if id(module.module) not in managed]
+    return [parameters for module in modules if (parameters := _parameters_of(module))]
 
 
 def _parameters_of(module: Any) -> Mapping[str, Any]:
