@@ -154,8 +154,8 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from safetensors.torch import load_file
 from support.leaves import leaf, pieces_of, read
-from shardlint.weights.engine import Options, compare
-from shardlint.weights.memory import LiveTensor
+from shardlint.weights.compare.threads import Options, compare
+from shardlint.weights.compare.live_tensor import LiveBytes
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -167,7 +167,7 @@ def watch():
 
 sources = read(Path(sys.argv[2]))
 live = {key: value.clone() for key, value in load_file(sys.argv[2]).items()}
-work = [p for k in live for p in pieces_of(LiveTensor(k, live[k]), leaf(sources[k]), sources)]
+work = [p for k in live for p in pieces_of(LiveBytes(k, live[k]), leaf(sources[k]), sources)]
 peak, done = [0], threading.Event()
 before = resident()
 threading.Thread(target=watch, daemon=True).start()

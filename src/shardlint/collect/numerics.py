@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import BuiltinFunctionType, FunctionType
@@ -42,17 +43,28 @@ def module_settings(kind: type, values: dict[str, Any]) -> FrozenDict:
     Of torch's own modules the constants that they declare; of others fractions, switches and functions. Whole numbers
     and texts of foreign modules are left out: they number ranks and name places.
     """
-    constants = vars(kind).get("__constants__", ()) if kind.__module__.startswith("torch.nn") else ()
+    constants = _constants(kind)
     settings: dict[str, Any] = {}
     for name, value in values.items():
-        if name.startswith("_") or name == "training":
-            continue
-        if type(value) in _PLAIN or (name in constants and type(value) in _CONSTANTS):
-            if not any(part in name for part in _OF_A_PLACE):
+        kind_of_value = type(value)
+        if kind_of_value in _PLAIN or (name in constants and kind_of_value in _CONSTANTS):
+            if _may_change_results(name):
                 settings[name] = value
-        elif type(value) in _FUNCTIONS:
+        elif kind_of_value in _FUNCTIONS and _may_change_results(name, of_a_place=False):
             settings[name] = encodable(f"{value.__module__}.{value.__qualname__}")
     return FrozenDict(settings) if settings else EMPTY
+
+
+@functools.cache
+def _constants(kind: type) -> frozenset[str]:
+    return frozenset(vars(kind).get("__constants__", ()) if kind.__module__.startswith("torch.nn") else ())
+
+
+@functools.lru_cache(maxsize=4096)
+def _may_change_results(name: str, *, of_a_place: bool = True) -> bool:
+    if name.startswith("_") or name == "training":
+        return False
+    return not of_a_place or not any(part in name for part in _OF_A_PLACE)
 
 
 def numeric_environment() -> FrozenDict:
