@@ -23,7 +23,10 @@ def run(kind: str, folder: Path) -> dict[str, Any]:
 
 
 def test_a_hundred_thousand_keys_without_conversions(tmp_path: Path) -> None:
-    """Plan and rules, which judge every key one by one, take at most 24 times the decoding, and 1 KB a key, with what was read of the headers."""
+    """
+    Plan and rules take at most 24 times the decoding, because every rule judges every key by itself; and 1 KB a key,
+    with what was read of the headers.
+    """
     count = plan_scale.write(tmp_path, plan_scale.many_tensors(), 100)
     result = run("many", tmp_path)
     assert result["findings"] == []
