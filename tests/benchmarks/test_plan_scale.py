@@ -24,14 +24,14 @@ def run(kind: str, folder: Path) -> dict[str, Any]:
 
 def test_a_hundred_thousand_keys_without_conversions(tmp_path: Path) -> None:
     """
-    Plan and rules take at most 24 times the decoding, because every rule judges every key by itself; and 1 KB a key,
+    Plan and rules take at most 24 times the decoding, because every rule judges every key by itself; and 1.4 KB a key,
     with what was read of the headers.
     """
     count = plan_scale.write(tmp_path, plan_scale.many_tensors(), 100)
     result = run("many", tmp_path)
     assert result["findings"] == []
     assert result["work"] < 24 * result["decode"]
-    assert result["memory"] < 1024 * count
+    assert result["memory"] < 1400 * count
 
 
 def test_a_mixture_of_45_000_keys_from_its_folder_alone(tmp_path: Path) -> None:
