@@ -9,7 +9,7 @@ from attrs import frozen
 
 from shardlint import Facts, Finding, Phase, Rule, Section, Severity, SubjectKind
 from shardlint.analysis.adapter_files import AdapterPlaces, adapter_places
-from shardlint.facts import EntryFacts, ModelFacts
+from shardlint.facts import EntryFacts
 from shardlint_rules._files import READ_FILES
 
 _PAIRS = (("lora_A", "lora_B"), ("lora_embedding_A", "lora_embedding_B"))
@@ -67,13 +67,14 @@ class AdapterIncomplete(Rule):
             return
         stored = checkpoint.entry_by_key()
         places = adapter_places(facts.model, checkpoint) if facts.model else None
-        shapes = _shapes(facts.model) if facts.model and places else {}
+        live = facts.model.tensor_by_name() if facts.model and places else {}
         filled = places.filled(facts.model) if facts.model and places else frozenset()
         for key in {**stored, **(places.wanted if places else {})}:
             if key not in stored and places is not None and places.wanted[key] in filled:
                 continue
             name = None if places is None else places.wanted.get(key, places.places.get(key))
-            yield _Tensor(key, stored.get(key), name, shapes.get(name or ""), stored, places)
+            tensor = live.get(name or "")
+            yield _Tensor(key, stored.get(key), name, tensor.shape if tensor else None, stored, places)
 
     def judge(self, subject: _Tensor, facts: Facts) -> Iterator[Finding]:
         config = facts.require(Section.CHECKPOINT).adapter_config
@@ -88,10 +89,6 @@ class AdapterIncomplete(Rule):
                     "live": subject.shape,
                 },
             )
-
-
-def _shapes(model: ModelFacts) -> dict[str, tuple[int, ...]]:
-    return {alias: tensor.shape for tensor in model.tensors for alias in tensor.aliases}
 
 
 def _fault(subject: _Tensor, config: Mapping[str, Any] | None) -> str:

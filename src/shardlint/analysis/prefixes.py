@@ -55,7 +55,7 @@ def prefix_change(plan: PlanFacts) -> PrefixChange | None:
     """The change of prefix that explains why next to no tensor of the plan has a source; None when none does."""
     missing = {tensor.name for tensor in plan.tensors if tensor.status.startswith("missing")}
     unexpected = {
-        leftover.renamed: leftover for leftover in plan.leftovers if leftover.reason not in ("derived", "other-state")
+        leftover.renamed: leftover for leftover in plan.leftovers if leftover.reason not in _EXPECTED_LEFTOVERS
     }
     if not missing or not unexpected or len(missing) < (1 - _FEW) * len(plan.tensors):
         return None

@@ -118,10 +118,12 @@ class WeightChoices:
 
     def asked(self) -> dict[str, str]:
         """What the ranks of a job must be asked alike, as texts."""
+        from ..ranks.rows import text_of
+
         return {
-            "--reference": "yes" if self.reference else "no",
+            "--reference": text_of(bool(self.reference)),
             "--sample": str(self.sample),
-            "--weight-report": "yes" if self.weight_report else "no",
+            "--weight-report": text_of(bool(self.weight_report)),
             "--replicas": self.replicas or "as the rule's options say",
         }
 

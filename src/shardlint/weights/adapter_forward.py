@@ -35,7 +35,7 @@ def forward_of_adapter(model: ModelFacts, checkpoint: CheckpointFacts) -> Forwar
 
 
 def _plan(model: ModelFacts, checkpoint: CheckpointFacts, found: AdapterPlaces) -> PlanFacts:
-    live = {alias: tensor for tensor in model.tensors for alias in tensor.aliases}
+    live = model.tensor_by_name()
     entries = checkpoint.entry_by_key()
     keys = {name: key for key, name in found.wanted.items()}
     filled = found.filled(model)

@@ -185,6 +185,7 @@ def _linted(
     """Lint with every rank of the job, write the report, and return the exit status."""
     from ...introspect.attributes import gc_paused
     from ...ranks.job import lint_in_job
+    from ...ranks.rows import text_of
 
     with Interruption() as interruption:
         job = lint_in_job(
@@ -197,7 +198,7 @@ def _linted(
                 interruption,
             ),
             chosen.rank_timeout,
-            asked=session.asked() | weights.asked() | {"checkpoint": "yes" if request.checkpoint else "no"},
+            asked=session.asked() | weights.asked() | {"checkpoint": text_of(bool(request.checkpoint))},
         )
         options = _report_options(chosen)
         with gc_paused():
